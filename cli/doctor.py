@@ -17,6 +17,7 @@ from cli.hub import with_models
 from cli.mesh import arranged, parse_settings, with_model
 from cli.output import INSTALL_SERVE, emit_json, say
 from cli.ports import check_free
+from mesh.arrangement import cores_said
 from mesh.config import GatewayConfig, MeshConfig
 from mesh.config_checks import ConfigError
 from mesh.settings import read_settings
@@ -48,6 +49,8 @@ def doctor(
     with readable_errors():
         if picture is not None and not arrangements:
             raise ConfigError("--picture: draws arrangements; add --arrangements")
+        if picture is not None and (picture.is_dir() or not os.access(picture.parent, os.W_OK)):
+            raise ConfigError(f"--picture: {picture} cannot be written; name a file in a folder that is there")
         read = with_models(read_settings(config, os.environ, overrides), download=False)
         if arrangements:
             return _arrangements(read.mesh(), config, overrides, picture=picture, as_json=json)
@@ -69,7 +72,7 @@ def _arrangements(
     if mesh.further:
         raise ConfigError("models: arrangements are measured with one model; choose it with --set model=NAME")
     chip, name = machine.processor(), with_model(mesh.decode).model_name
-    here = f"{chip['name']}, {chip['cores']} cores"
+    here = f"{chip['name']}, {cores_said(chip['cores'])}"
     show_arrangements(overrides, machine=here, model=name, chosen=arranged(mesh), picture=picture, as_json=as_json)
 
 
@@ -257,7 +260,7 @@ def _show(report: Report) -> None:
     lines = [
         (
             "processor",
-            f"{chip['name']}, {chip['cores']} cores: {', '.join(chip['features']) or 'no vector extensions'}",
+            f"{chip['name']}, {cores_said(chip['cores'])}: {', '.join(chip['features']) or 'no vector extensions'}",
         ),
         ("threads", f"{report['threads']} per worker"),
         ("memory", f"{memory['available_bytes'] >> 20} of {memory['total_bytes'] >> 20} MiB available"),

@@ -98,4 +98,4 @@ def arranged(mesh: MeshConfig) -> str:
     own = [f"{tier}.threads = {each.threads}" for tier, each in tiers if each.threads]
     if own or mesh.decode.device != "cpu":
         return f"{prefill} prefill + {decode} decode{', as set: ' * bool(own)}{', '.join(own)}"
-    return reason(prefill, decode, this_machine())
+    return reason(prefill, decode, this_machine(), by_machine=mesh.by_machine and not mesh.further)

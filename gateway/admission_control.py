@@ -10,8 +10,8 @@ from collections.abc import Callable
 from math import exp, inf
 
 from gateway.core import ChoiceRequest
-from gateway.deadlines import SURE, Paces
-from gateway.figures import tokens_per_second
+from gateway.deadlines import OTHERS_SHARE, SURE, Paces
+from gateway.figures import together_per_second, tokens_per_second
 from gateway.observability.record import ERROR, RequestRecord
 from gateway.router import Local
 from gateway.table import Group
@@ -75,16 +75,22 @@ class AdmissionControl:
             return
         wait = self.wait_seconds(choice.model, examined=examined)
         if choice.deadline_seconds is not None:
-            own = self._own_seconds(choice, now)
-            deadline = f"the request's deadline is in {choice.deadline_seconds:.3g} s"
-            if own > choice.deadline_seconds:
-                what = f"prompt and answer of this request take at least {own:.1f} s, and {deadline}: allow more time"
-                raise self._refused(DEADLINE, DeadlineExceeded(what))
-            if wait + own > choice.deadline_seconds:
-                what = "the requests before this one, and its own tokens,"
-                self._refuse(DEADLINE, wait + own, deadline, now, what=what)
+            self._check_deadline(choice, choice.deadline_seconds, wait, now)
         self._demand.admitted(now)
         self._experience.begins(choice, self._estimate(choice.model, examined=examined))
+
+    def _check_deadline(self, choice: ChoiceRequest, left: float, wait: float, now: float) -> None:
+        """Refuse a request that cannot meet its deadline, for what keeps it from that: itself, or those before it."""
+        own = self._own_seconds(choice, now)
+        if left <= 0:
+            raise self._refused(DEADLINE, DeadlineExceeded("the request's deadline passed before it was read"))
+        if own > left or (wait + own > left and wait < OTHERS_SHARE * left):
+            parts = "prompts and answers" if choice.beside_tokens else "prompt and answer"
+            what = f"{parts} of this request take at least {own:.1f} s, and {left:.2g} s are left until its deadline"
+            raise self._refused(DEADLINE, DeadlineExceeded(f"{what}: allow more time"))
+        if wait + own > left:
+            what, limit = "the requests before this one, and its own tokens,", f"its deadline is in {left:.3g} s"
+            self._refuse(DEADLINE, wait + own, limit, now, what=what)
 
     def start_limit(self, choice: ChoiceRequest, now: float) -> float | None:
         """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was
@@ -98,13 +104,17 @@ class AdmissionControl:
         return max(0.0, min(limit, choice.deadline_seconds - self._own_seconds(choice, now)))
 
     def _own_seconds(self, choice: ChoiceRequest, now: float) -> float:
-        """The time for its own prompt and answer, at least: with the most that a prefix cache has of the prompt, at the
-        speed of the fastest worker, and with no more tokens than it must have."""
+        """The time for its own prompts and one answer, at least: with the most that a prefix cache has of its prompt,
+        and as much of the others, at the workers' speed, and with no more tokens than it must have."""
         table = self._workers.table(choice.model)
         cached = max((each.tokens for each in table.leading(choice.prompt, choice.salt, choice.hashes)), default=0)
-        workers = (worker for group in (*table.prefills, *table.decodes) for worker in group.workers)
-        fastest = max((tokens_per_second(worker) for worker in workers), default=inf)
-        return SURE * max(0, len(choice.prompt) - cached) / fastest + self._paces.answer_seconds(choice, now)
+        workers = [worker for group in (*table.prefills, *table.decodes) for worker in group.workers]
+        lacking = max(0, len(choice.prompt) - cached)
+        seconds = lacking / max(map(tokens_per_second, workers), default=inf)
+        if choice.beside_tokens:
+            others = choice.beside_tokens * lacking / len(choice.prompt)
+            seconds = max(seconds, (lacking + others) / together_per_second(workers))
+        return SURE * seconds + self._paces.answer_seconds(choice, now)
 
     def wait_seconds(self, model: str, *, examined: bool = False) -> float:
         """How long a request that came now would wait until something of it is computed."""

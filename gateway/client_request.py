@@ -46,6 +46,7 @@ class ClientRequest:
     affinity: str = ""  # requests with equal ones prefer equal workers
     priority: int = 0
     deadline_seconds: float | None = None
+    beside_tokens: int = 0  # tokens of the other prompts that the client has sent with this one
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs
 

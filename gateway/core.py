@@ -35,6 +35,7 @@ class ChoiceRequest:
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
     least_tokens: int = 1  # tokens that it has at its end at least, `emitted` included
     choices: int = 1  # choices of the client's request, of which this is one
+    beside_tokens: int = 0  # tokens of the other prompts of that request
     examination: Examination | None = None  # compute the prompt alone and report; no token is sampled
     prompt_field: str = "prompt"  # field of the prompt, as the client's front door spells it
     max_tokens_field: str = "max_tokens"

@@ -18,6 +18,7 @@ FRESH_SECONDS = 60.0  # an older pace says nothing about the present load
 TELLING_TOKENS = 8  # fewer tokens tell no pace
 SURE = 0.8  # a request is given up when it would miss its deadline even at this share of the expected time
 LOOK_SECONDS = 0.2  # shortest time between two looks at one request
+OTHERS_SHARE = 0.25  # of a deadline: where the wait for others takes less of it, the request itself is too long
 
 
 class Paces:
@@ -60,10 +61,10 @@ class Deadlines:
         left = request.accepted_seconds + choice.deadline_seconds - loop.time()
         needed = self._needed(request, loop.time())
         if left <= 0:
-            self._end(request, DeadlineExceeded(f"the deadline of {choice.deadline_seconds:.3f} s passed"))
+            self._end(request, DeadlineExceeded("the request's deadline passed"))
         elif needed > left:
-            what = f"the deadline of {choice.deadline_seconds:.3f} s would pass before the end of the answer"
-            self._end(request, DeadlineExceeded(f"{what}: {self._missing(request)} tokens would take {needed:.1f} s"))
+            what = f"{self._missing(request)} more tokens would take {needed:.1f} s, and {left:.1f} s are left"
+            self._end(request, DeadlineExceeded(f"the deadline would pass before the end of the answer: {what}"))
         else:
             unknown = not needed and self._missing(request) > 1
             next_look = LOOK_SECONDS if unknown else max(LOOK_SECONDS, (left - needed) / 2) if needed else left

@@ -2,6 +2,7 @@
 
 Step 2 of a request's life. A figure holds for any request; what depends on the request is in gateway/costs.py."""
 
+from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
@@ -49,6 +50,18 @@ def tokens_per_second(worker: AttachedWorker) -> float:
     """The worker's speed with prompts: at decode beside its batch, where it has measured that."""
     load = worker.load
     return load.local_tokens_per_second or load.tokens_per_second or GUESSED_TOKENS_PER_SECOND
+
+
+def together_per_second(workers: Iterable[AttachedWorker]) -> float:
+    """The speed with prompts of all these workers; those of a host that share its cores compute in turn."""
+    alone, shared = 0.0, dict[str, float]()
+    for worker in workers:
+        if worker.core_mates and worker.hello.pages is not None:
+            host = worker.hello.pages.host
+            shared[host] = max(shared.get(host, 0.0), tokens_per_second(worker))
+        else:
+            alone += tokens_per_second(worker)
+    return alone + sum(shared.values()) or inf
 
 
 def page_seconds(prefill: AttachedWorker) -> float:

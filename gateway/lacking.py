@@ -4,6 +4,7 @@ a wait, or because a worker reports that no other attempt can succeed."""
 from collections.abc import Sequence
 
 from gateway.attached import AttachedWorker
+from gateway.deadlines import OTHERS_SHARE
 from gateway.pairing import mismatch
 from gateway.requests import GatewayRequest
 from gateway.router import Local
@@ -66,7 +67,7 @@ def given_back(request: GatewayRequest, lost: Lost, now: float) -> BatonError | 
     if lost.reason is not Reason.LATE:
         return None
     waited, deadline = now - request.accepted_seconds, request.choice.deadline_seconds
-    if deadline is not None and waited < (request.start_seconds or deadline):
-        return DeadlineExceeded(f"the deadline of {deadline:.3f} s would pass before the first token")
+    if deadline is not None and waited < max(request.start_seconds or deadline, OTHERS_SHARE * deadline):
+        return DeadlineExceeded("the deadline would pass before the first token: allow more time")
     what = f"this request waited {waited:.1f} s behind others and nothing of it was computed; try again later"
     return Overloaded(what, wait_seconds=waited, retry_after_seconds=waited)

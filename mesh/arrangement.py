@@ -15,6 +15,7 @@ from mesh.host import memory_bytes
 CORES_OF_A_WORKER = 2  # below so many, workers of one host share all cores
 FEWEST, MOST = (1, 2), (2, 2)  # prefill and decode workers where cores are shared, and where they are not
 OWN_BYTES = 160 * 1024 * 1024  # of a worker besides its pool and the weights, which all workers of a host map
+GIB = 1 << 30
 MEMORY_SHARE = 0.8  # of the memory that a mesh of default size may need
 NODES = Path("/sys/devices/system/node")
 
@@ -49,12 +50,17 @@ def shares_cores(workers: int, machine: HostMachine) -> bool:
 
 
 def default_workers(machine: HostMachine, *, pool_bytes: int, weights_bytes: int) -> tuple[int, int]:
-    """Prefill and decode workers of one model. A batch per memory system reads the weights no oftener than it must."""
-    prefill, decode = FEWEST if shares_cores(sum(MOST), machine) else MOST
-    decode = max(decode, min(machine.memory_systems, machine.cores // CORES_OF_A_WORKER))
+    """Prefill and decode workers of one model: as many as the cores are good for, and the memory."""
+    prefill, decode = workers_for_cores(machine)
     while decode > 1 and _needs(prefill + decode, pool_bytes, weights_bytes) > MEMORY_SHARE * machine.memory_bytes:
         prefill, decode = 1, decode - 1
     return prefill, decode
+
+
+def workers_for_cores(machine: HostMachine) -> tuple[int, int]:
+    """A batch per memory system reads the weights no oftener than it must."""
+    prefill, decode = FEWEST if shares_cores(sum(MOST), machine) else MOST
+    return prefill, max(decode, min(machine.memory_systems, machine.cores // CORES_OF_A_WORKER))
 
 
 def _needs(workers: int, pool_bytes: int, weights_bytes: int) -> int:
@@ -66,17 +72,28 @@ def threads_of(workers: int, machine: HostMachine) -> int:
     return machine.cores if shares_cores(workers, machine) else max(1, machine.cores // workers)
 
 
-def reason(prefill: int, decode: int, machine: HostMachine) -> str:
-    """The choice for this host and its cause, in one sentence."""
+def cores_said(cores: int) -> str:
+    return "1 core" if cores == 1 else f"{cores} cores"
+
+
+def reason(prefill: int, decode: int, machine: HostMachine, *, by_machine: bool = False) -> str:
+    """The choice for this host and its cause, in one sentence. `by_machine`: no setting says how many workers."""
     workers, threads = prefill + decode, threads_of(prefill + decode, machine)
-    cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
-    counts = f"{prefill} prefill + {decode} decode, {threads} thread{'s' * (threads > 1)} each"
+    said = f"{prefill} prefill + {decode} decode, {threads} thread{'s' * (threads > 1)} each: "
+    said += ", ".join(_causes(prefill, decode, machine))
+    if by_machine and workers < sum(workers_for_cores(machine)):
+        said += f"; {machine.memory_bytes / GIB:.0f} GiB of memory hold no further worker with its pool"
+    return said
+
+
+def _causes(prefill: int, decode: int, machine: HostMachine) -> list[str]:
+    workers, cores = prefill + decode, cores_said(machine.cores)
     if workers == 1:
-        return f"{counts}: one decode worker computes prompts and answers on {cores}"
+        return [f"one decode worker computes prompts and answers on {cores}"]
     if not shares_cores(workers, machine):
-        return f"{counts}: {cores} are enough for each worker to have its own, so prompts and answers run side by side"
+        return [f"{cores} are enough for each worker to have its own, so prompts and answers run side by side"]
     parts = [f"one worker computes at a time on {cores}" if machine.cores < workers else f"they share {cores}"]
     parts.append("one batch is filled before a second begins" if decode > 1 else "decode computes most prompts itself")
     if prefill and decode > 1:
         parts.append("the other workers stand by")
-    return f"{counts}: {', '.join(parts)}"
+    return parts

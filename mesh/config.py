@@ -117,6 +117,7 @@ class MeshConfig:
     prefill: PrefillConfig = field(default_factory=PrefillConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
     further: tuple["MeshConfig", ...] = ()  # the workers of each further model, at the same gateway
+    by_machine: bool = False  # no setting says how many workers there are
 
     def __post_init__(self) -> None:
         check_range("prefill_workers", self.prefill_workers, 0, 256)

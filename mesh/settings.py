@@ -99,7 +99,7 @@ class Settings:
         chosen = default_workers(this_machine(), pool_bytes=decode.pool_bytes, weights_bytes=_bytes_of(decode.model))
         set_here = {key: _convert(int, value) for key in keys if (value := self._last(sections, key))}
         prefills, decodes = (set_here.get(key, default) for key, default in zip(keys, chosen, strict=True))
-        return MeshConfig(prefills, decodes, gateway=gateway, prefill=prefill, decode=decode)
+        return MeshConfig(prefills, decodes, gateway=gateway, prefill=prefill, decode=decode, by_machine=not set_here)
 
     def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
         hints = get_type_hints(kind)

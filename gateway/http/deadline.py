@@ -9,18 +9,31 @@ import re
 from starlette.types import Scope
 
 from mesh.config_checks import MAX_SECONDS
-from mesh.errors import InvalidRequest
+from mesh.errors import BatonError, DeadlineExceeded, InvalidRequest
 
 HEADER = "x-request-timeout-ms"
 
 
 def deadline_of(scope: Scope) -> float | None:
     """When the client stops waiting, by the event loop's clock; None: it does not say."""
-    values = [value.decode("latin-1") for name, value in scope["headers"] if name == HEADER.encode()]
+    values, most = _values(scope), int(MAX_SECONDS * 1000)
     if not values:
         return None
-    value, most = values[-1].strip(), int(MAX_SECONDS * 1000)
-    if not re.fullmatch(r"[0-9]{1,12}", value) or not 1 <= int(value) <= most:
-        what = f"{HEADER} is {value[:40]!r}; send the milliseconds in which you need the whole answer, from 1 to {most}"
-        raise InvalidRequest(HEADER, what)
-    return asyncio.get_running_loop().time() + int(value) / 1000
+    if len(values) > 1:
+        raise InvalidRequest(HEADER, f"{HEADER} comes {len(values)} times; send it once")
+    if not re.fullmatch(r"[0-9]{1,12}", values[0]) or not 1 <= int(values[0]) <= most:
+        what = f"{HEADER} is {values[0][:40]!r}; send the milliseconds in which you need the whole answer"
+        raise InvalidRequest(HEADER, f"{what}, from 1 to {most}")
+    return asyncio.get_running_loop().time() + int(values[0]) / 1000
+
+
+def named(error: BatonError, scope: Scope) -> BatonError:
+    """The error of a deadline names the header that has set it, with what the client sent."""
+    if isinstance(error, DeadlineExceeded) and error.field is None and (values := _values(scope)):
+        error.field, error.message = HEADER, f"{error.message} ({HEADER}: {values[0]})"
+    return error
+
+
+def _values(scope: Scope) -> list[str]:
+    found = [value for name, value in scope["headers"] if name == HEADER.encode()]
+    return [value.decode(errors="backslashreplace").strip() for value in found]

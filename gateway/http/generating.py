@@ -12,7 +12,7 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.errors import client_error
-from gateway.http.deadline import deadline_of
+from gateway.http.deadline import deadline_of, named
 from gateway.http.dialect import OPENAI, Dialect
 from gateway.http.errors import spent
 from gateway.http.once import HttpHost
@@ -71,7 +71,7 @@ class GeneratingEndpoint:
         except ClientGone:
             return
         except Exception as error:
-            await out.error(spent(client_error(error, caller.request_id), caller.trace))
+            await out.error(spent(named(client_error(error, caller.request_id), scope), caller.trace))
             return
         out.request_id = reply.request_id
         watch = asyncio.create_task(_watch(receive, reply, self._host.turns))
@@ -90,7 +90,7 @@ class GeneratingEndpoint:
         except OSError:  # the client is gone; of many that leave together one ends in each pass of the loop
             await self._host.turns.first()
         except Exception as error:
-            await out.error(spent(client_error(error, reply.request_id), caller.trace), reply)
+            await out.error(spent(named(client_error(error, reply.request_id), scope), caller.trace), reply)
         finally:
             reply.cancel()
             watch.cancel()

@@ -66,7 +66,7 @@ def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> Non
         now = asyncio.get_running_loop().time
         admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
         await taught(made)
-        with pytest.raises(DeadlineExceeded, match=r"take at least 7\.9 s, and the request's deadline is in 5 s"):
+        with pytest.raises(DeadlineExceeded, match=r"take at least 7\.9 s, and 5 s are left"):
             admission.accept(choice(100, 5.0), now(), draining=False)
         assert admission.refusals["deadline"] == 1
         admission.accept(choice(100, 5.0, least=1), now(), draining=False)  # it may end with its first token
@@ -83,16 +83,55 @@ def test_and_so_is_one_that_its_prompt_would_pass() -> None:
         for worker in made.workers.values():
             worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
         admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and the request's deadline is in 3 s"):
+        with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and 3 s are left"):
             admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
         for name in ("p1", "p2"):
             made.workers[name].report(Load(free_pages=64, total_pages=64, queued_tokens=300, tokens_per_second=100.0))
-        with pytest.raises(Overloaded, match=r"and its own tokens, take about 7\.0 s, and the request's deadline"):
+        with pytest.raises(Overloaded, match=r"and its own tokens, take about 7\.0 s, and its deadline is in 5 s"):
             admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
         for name in ("p1", "p2"):
             made.workers[name].report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
         admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
         assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
+
+    run_virtual(main())
+
+
+def test_the_other_prompts_of_a_request_count_as_its_own() -> None:
+    async def main() -> None:
+        made = mesh()
+        for worker in made.workers.values():
+            worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+        count = len(made.workers)
+        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+        batch = replace(choice(1, 3.0, prompt=100), beside_tokens=500 * count)
+        with pytest.raises(DeadlineExceeded, match=r"prompts and answers of this request take at least 4\.\d s"):
+            admission.accept(batch, now, draining=False)
+        admission.accept(replace(batch, beside_tokens=100), now, draining=False)
+
+    run_virtual(main())
+
+
+def test_a_request_that_comes_after_its_deadline_is_told_so() -> None:
+    async def main() -> None:
+        made = mesh()
+        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+        with pytest.raises(DeadlineExceeded, match="passed before it was read"):
+            admission.accept(choice(10, -0.04), now, draining=False)
+
+    run_virtual(main())
+
+
+def test_a_short_wait_is_not_what_makes_a_request_late() -> None:
+    """Half a second behind others, and eight of its own: it would come too late on an idle mesh, or nearly."""
+
+    async def main() -> None:
+        made = mesh()
+        for worker in made.workers.values():
+            worker.report(Load(free_pages=64, total_pages=64, queued_tokens=50, tokens_per_second=100.0))
+        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+        with pytest.raises(DeadlineExceeded, match="allow more time"):
+            admission.accept(choice(1, 8.2, prompt=1000), now, draining=False)
 
     run_virtual(main())
 
@@ -126,7 +165,7 @@ def test_a_request_that_may_end_early_runs_until_its_deadline() -> None:
         return request
 
     request = run_virtual(main())
-    assert str(error_of(request)) == "the deadline of 3.000 s passed" and 28 <= len(request.shown) <= 31
+    assert str(error_of(request)) == "the request's deadline passed" and 28 <= len(request.shown) <= 31
 
 
 def test_the_pace_is_that_of_the_quickest_quarter_of_the_last_answers() -> None:
@@ -185,6 +224,23 @@ async def test_the_header_of_a_request_is_its_deadline(http: httpx.AsyncClient, 
 async def test_a_wrong_time_is_refused_by_the_headers_name(http: httpx.AsyncClient, path: str, value: str) -> None:
     answer = await http.post(path, json=BODIES[path], headers={"x-request-timeout-ms": value})
     assert answer.status_code == 400 and "x-request-timeout-ms" in answer.text
+
+
+async def test_a_time_that_comes_twice_is_refused(http: httpx.AsyncClient) -> None:
+    twice = [("x-request-timeout-ms", "500"), ("x-request-timeout-ms", "30000")]
+    answer = await http.post("/v1/completions", json=BODIES["/v1/completions"], headers=twice)
+    assert answer.status_code == 400 and "comes 2 times" in answer.text
+
+
+async def test_the_error_of_a_deadline_names_its_header(http: httpx.AsyncClient, core: Any) -> None:
+    core.refuse = DeadlineExceeded("the request's deadline passed")
+    answer = await http.post("/v1/completions", json=BODIES["/v1/completions"], headers=TIMEOUT)
+    error = answer.json()["error"]
+    assert answer.status_code == 504 and error["param"] == "x-request-timeout-ms"
+    assert error["message"] == "the request's deadline passed (x-request-timeout-ms: 2500)"
+    core.refuse = DeadlineExceeded("the request's deadline passed")
+    answer = await http.post("/v1/completions", json=BODIES["/v1/completions"])
+    assert answer.json()["error"]["param"] is None, "a deadline of another kind"
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,14 @@ def test_the_reason_names_the_workers_their_threads_and_the_cores(
     assert words in reason(*workers, machine(cores))
 
 
+def test_a_host_whose_memory_holds_fewer_workers_says_so() -> None:
+    small = machine(2, memory=2 * GIB)
+    assert reason(1, 1, small, by_machine=True).endswith("; 2 GiB of memory hold no further worker with its pool")
+    assert "memory" not in reason(1, 1, small), "a setting has chosen them"
+    assert "memory" not in reason(1, 2, small, by_machine=True)
+    assert "memory" in reason(1, 1, machine(16, memory=2 * GIB), by_machine=True)
+
+
 def test_this_machine_has_the_cores_that_this_process_may_use() -> None:
     here = this_machine()
     assert here.cores == len(os.sched_getaffinity(0)) and here.memory_systems >= 1 and here.memory_bytes > 0

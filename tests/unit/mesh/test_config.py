@@ -16,7 +16,7 @@ from tests.unit.mesh.config_file import write
 def test_without_any_source_the_defaults_stand() -> None:
     chosen = default_workers(this_machine(), pool_bytes=DecodeConfig().pool_bytes, weights_bytes=0)
     prefill, decode = chosen
-    assert read_settings().mesh() == MeshConfig(prefill_workers=prefill, decode_workers=decode)
+    assert read_settings().mesh() == MeshConfig(prefill_workers=prefill, decode_workers=decode, by_machine=True)
 
 
 def test_a_tier_overrides_what_worker_says_for_both(tmp_path: Path) -> None:
