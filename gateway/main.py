@@ -98,7 +98,9 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         also=add_admin,
     )
     gateway = Gateway(
-        with_message_log(network, config.message_log, tier="gateway", name=config.own_name),
+        with_message_log(
+            network, config.message_log, tier="gateway", name=config.own_name, incarnation=random.getrandbits(64)
+        ),
         random=random,
         traces=traces,
         model=ServedModels(

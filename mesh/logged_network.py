@@ -3,8 +3,8 @@
 It wraps any network (`mesh/network.py`), so services and sessions know nothing of it, and without the setting
 `message_log` it is not there."""
 
+import asyncio
 from pathlib import Path
-from random import SystemRandom
 
 from mesh.message_log import MessageLog, open_message_log
 from mesh.messages import Message
@@ -71,11 +71,9 @@ class LoggedNetwork:
         await self._network.register(gateway, message)
 
 
-def with_message_log(
-    network: Network, folder: Path | None, *, tier: str, name: str, incarnation: int | None = None
-) -> Network:
-    """The network as it is, or with a log in this folder. A gateway has no incarnation: its log gets random bits."""
+def with_message_log(network: Network, folder: Path | None, *, tier: str, name: str, incarnation: int) -> Network:
+    """The network as it is, or with a log in this folder. The event loop's clock is that of the whole host."""
     if folder is None:
         return network
-    own = SystemRandom().getrandbits(64) if incarnation is None else incarnation
-    return LoggedNetwork(network, open_message_log(folder, tier=tier, name=name, incarnation=own))
+    clock = asyncio.get_running_loop().time
+    return LoggedNetwork(network, open_message_log(folder, tier=tier, name=name, incarnation=incarnation, clock=clock))

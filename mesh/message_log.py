@@ -8,7 +8,6 @@ tests.protocol --trace FOLDER` checks such a folder against the model of docs/pr
 import atexit
 import json
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -57,7 +56,7 @@ class MessageLog:
             self._cut = b"\n"
 
 
-def open_message_log(folder: Path, *, tier: str, name: str, incarnation: int) -> MessageLog:
+def open_message_log(folder: Path, *, tier: str, name: str, incarnation: int, clock: Clock) -> MessageLog:
     """A log in a new file of this folder. Its last line says that the process has ended by itself."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{tier}-{incarnation:016x}.jsonl"
@@ -66,7 +65,7 @@ def open_message_log(folder: Path, *, tier: str, name: str, incarnation: int) ->
     def write(line: bytes) -> None:
         write_all(descriptor, line)
 
-    log = MessageLog(write, tier=tier, name=name, incarnation=incarnation, clock=time.monotonic)
+    log = MessageLog(write, tier=tier, name=name, incarnation=incarnation, clock=clock)
     with suppress(RuntimeError):  # the process is about to end
         atexit.register(log.note, "exit")
     return log

@@ -138,7 +138,7 @@ def test_a_line_that_cannot_be_written_is_counted_and_shows_as_a_gap() -> None:
 
 
 def test_a_process_logs_into_a_file_of_its_own_that_only_its_owner_reads(tmp_path: Path) -> None:
-    log = open_message_log(tmp_path / "logs", tier="prefill", name="prefill-0", incarnation=255)
+    log = open_message_log(tmp_path / "logs", tier="prefill", name="prefill-0", incarnation=255, clock=lambda: 1.0)
     log.note("open", stream=0, channel="kv", dialled=True)
     (file,) = (tmp_path / "logs").iterdir()
     assert file.name == "prefill-00000000000000ff.jsonl" and file.stat().st_mode & 0o777 == 0o600

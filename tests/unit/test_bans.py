@@ -30,6 +30,7 @@ CLOCK_FILES = {
     "gateway/main.py": "the process: wall time for the OpenAI API's `created`",
     "cli/transport_peer.py": "measures processor time",
     "cli/transport_speed.py": "measures how long a pass takes",
+    "mesh/lossy_output.py": "its thread pauses between two writes",
     "cli/loop.py": "the event loop's own clock",
     "cli/up.py": "prints how long the start took",
 }

@@ -54,7 +54,7 @@ def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
         cancel = Cancel(prompt.ticket.request, prompt.ticket.attempt)
         parts.prompts.cancel(cancel)
         parts.queued(2)
-        parts.prompts.cancel(2, 1)
+        parts.prompts.cancel(Cancel(2, 1))
         values, seen = measured(parts)
         assert values == {} and seen == {f"kv_transfer_seconds/{parts.writer.name}/cancelled": 1}
 

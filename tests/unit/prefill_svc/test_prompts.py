@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from mesh.jobs import Reason
+from mesh.orders import Cancel
 from mesh.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import PromptPhase
@@ -143,7 +144,7 @@ async def test_a_cancel_drops_its_attempt_and_lower_ones_of_that_request_only() 
     for attempt in (1, 2, 3):
         parts.queued(7, attempt=attempt)
     parts.queued(8)
-    parts.prompts.cancel(7, 2)
+    parts.prompts.cancel(Cancel(7, 2))
     assert [(p.ticket.request, p.ticket.attempt) for p in parts.prompts] == [(7, 3), (8, 1)]
     assert parts.decode.taken() == [], "no Landing was taken, so decode waits for no Quiet"
 
