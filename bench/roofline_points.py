@@ -62,12 +62,12 @@ class Linear:
         """Operations per row."""
         return 2 * self.n * self.k
 
-    def run(self, path: str, x: NDArray[np.float32], out: NDArray[np.float32], *, alone: bool = False) -> None:
+    def run(self, x: NDArray[np.float32], out: NDArray[np.float32], *, alone: bool = False) -> None:
         """Call the kernel as the engine does; `alone` leaves the gate out."""
         if self.gated and not alone:
-            kernels.gated(path, x, self.packed, self.n // 2, out)
+            kernels.gated(x, self.packed, out)
         else:
-            kernels.product(path, x, self.packed, self.n, out)
+            kernels.product(x, self.packed, out)
 
 
 def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
@@ -95,7 +95,7 @@ def kernel_points(weights: Weights, rows: int) -> Iterator[tuple[str, StepWork, 
 
         def run(group: list[Linear] = group, x: Any = x, out: Any = out) -> None:
             for linear in group:
-                linear.run(weights.path, x, out)
+                linear.run(x, out)
 
         activations = (x.nbytes + out.nbytes) * (0 if rows <= MOST_SEQUENCES else 1)  # few rows stay in the caches
         moved = sum(linear.packed.nbytes + activations for linear in group)
@@ -117,7 +117,7 @@ def torch_pair(weights: Weights, rows: int) -> tuple[Run, Run]:
 
     def ours() -> None:
         for linear in linears:
-            linear.run(weights.path, xs[linear.k], outs[linear.n], alone=True)
+            linear.run(xs[linear.k], outs[linear.n], alone=True)
 
     def theirs() -> None:
         with torch.inference_mode():

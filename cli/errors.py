@@ -24,7 +24,7 @@ class MeshError(Exception):
 
 _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, errno.ENOSPC)
 _EXPLAIN_THEMSELVES = (
-    ("engine.model.errors", "ModelError"),
+    ("engine.formats.errors", "ModelError"),
     ("baton_kernels", "KernelError"),
     ("cli.load.plan", "LoadError"),
 )

@@ -18,6 +18,7 @@ from typing import Any
 from cli.errors import MeshError
 from cli.hub_download import LARGE, download_large, partial_bytes
 from cli.output import say
+from mesh.common_config import default_cache_folder
 from mesh.config_checks import ConfigError
 from mesh.model_folder import is_hub_id
 from mesh.setting_value import SettingValue
@@ -49,6 +50,12 @@ def with_models(settings: Settings, *, download: bool = True, tell: Callable[[st
     call the model by its name on the hub, unless the settings name it otherwise. `tell`: gets the commit of each."""
     values = list[SettingValue]()
     for value in settings.chosen().values:
+        place = (
+            value.folder / Path(value.raw).expanduser() if value.key in KEYS and isinstance(value.raw, str) else None
+        )
+        if place is not None and (file := gguf_file(place, value.origin)) is not None:
+            values.append(replace(value, raw=str(_folder_of(file))))
+            continue
         if value.key not in KEYS or not _is_of_hub(value):
             values.append(value)
             continue
@@ -64,8 +71,30 @@ def with_models(settings: Settings, *, download: bool = True, tell: Callable[[st
     return Settings(tuple(values))
 
 
+def gguf_file(place: Path, origin: str) -> Path | None:
+    """The GGUF file that this is, or the only one in a folder without a configuration; None: there is none."""
+    if place.suffix == ".gguf" and place.is_file():
+        return place
+    if not place.is_dir() or (place / "config.json").exists():
+        return None
+    found = sorted(place.glob("*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(file.name for file in found)
+        raise ConfigError(f"{origin}: {place} holds several GGUF files: {names}; name one of them")
+    return found[0] if found else None
+
+
+def _folder_of(file: Path) -> Path:
+    from engine.formats.gguf_folder import folder_of_gguf  # imports numpy, which clients do without
+
+    return folder_of_gguf(file, default_cache_folder())
+
+
 def local_folder(place: Path) -> Path:
-    """The folder of a model whose name on the hub stands where a path is expected; other paths as they are."""
+    """The folder of a model whose name on the hub, or whose GGUF file, stands where a path is expected; other paths as
+    they are."""
+    if (file := gguf_file(place, "model")) is not None:
+        return _folder_of(file)
     if place.exists() or not is_hub_id(str(place)):
         return place
     model = HubModel.parse(str(place))
@@ -128,7 +157,7 @@ def _wanted(model: HubModel, field: str, names: Sequence[str]) -> list[str]:
     if "adapter_config.json" in names:
         what = "holds an adapter, no whole model; download its base model and merge both with peft"
     elif any(name.endswith(".gguf") for name in names):
-        what = "holds GGUF files; Baton reads safetensors: name the model that they were made from"
+        what = "holds GGUF files: download one of them and name it, as --model FILE.gguf"
     elif any(name.endswith(".bin") for name in names):
         command = f"M.from_pretrained('{model.name}', dtype='auto').save_pretrained('folder')"
         what = (

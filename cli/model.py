@@ -76,8 +76,9 @@ def fetch(
 
 
 def look(folder: Path | None, page_tokens: int) -> dict[str, Any]:
-    """Raises engine.model.errors.ModelError, naming file and field, when the folder cannot be served."""
-    from engine.model.checkpoint import Checkpoint
+    """Raises engine.formats.errors.ModelError, naming file and field, when the folder cannot be served."""
+    from engine.formats.checkpoint import Checkpoint
+    from engine.formats.stored import Tensor
     from engine.model.config import read_config
     from engine.model.layout import as_stored, read_tensors, weights_dtype
     from engine.model.paths import choose_path
@@ -90,12 +91,14 @@ def look(folder: Path | None, page_tokens: int) -> dict[str, Any]:
     config = as_stored(config, checkpoint)
     tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
-    product_path = choose_path("auto", dtype)
+    product_path = choose_path(
+        "auto", dtype, stored=not all(isinstance(each, Tensor) for each in tensors.values())
+    ).path
     token_bytes = 2 * config.layers * config.kv_heads * config.head_dim * _KV_BYTES[product_path]
     return {
         "folder": str(path),
         "family": config.family,
-        "parameters": sum(tensor.values.size for tensor in tensors.values()),
+        "parameters": sum(tensor.size for tensor in tensors.values()),
         "weights": dtype,
         "product_path": product_path,
         "layers": config.layers,

@@ -30,6 +30,11 @@ _COUNT = "workers of each model; by default the machine decides."
 Prefills = Annotated[int | None, typer.Option(min=0, help=f"Number of prefill {_COUNT}")]
 Decodes = Annotated[int | None, typer.Option(min=0, help=f"Number of decode {_COUNT}")]
 
+Quantize = Annotated[
+    str | None,
+    typer.Option(help="int8 or int4: round the weights to it when they are loaded. The result is kept in the cache."),
+]
+
 
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
@@ -50,6 +55,7 @@ def up(
             help="Drafted tokens: auto, draft (by the draft model), lookup (from the text), off. Answers stay equal."
         ),
     ] = None,
+    quantize: Quantize = None,
     prefill: Prefills = None,
     decode: Decodes = None,
     http: Annotated[str | None, typer.Option(help="Address of the HTTP API; the default is 127.0.0.1:8000.")] = None,
@@ -79,6 +85,7 @@ def up(
         "models": ",".join(models) if len(models) > 1 or any("=" in each for each in models) else None,
         "draft": draft,
         "worker.speculation": speculation,
+        "worker.quantize": quantize,
         "mesh.prefill_workers": prefill,
         "mesh.decode_workers": decode,
         "gateway.http_address": http,

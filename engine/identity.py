@@ -34,7 +34,7 @@ def identify(weights: Weights, page_tokens: int) -> Identity:
         f"weights={weights.dtype}",
         f"kv={_KV_DTYPES[weights.path]}",
         "tp=1",
-        f"path={weights.path}",
+        f"path={weights.products}",
         f"kernels={baton_kernels.KERNEL_VERSION}-{library.sources()[:12]}",
     )
     return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.path)

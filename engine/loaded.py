@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import baton_kernels
 from engine.cuda.device import find_gpu
 from engine.floor import CpuFloor, MeasuredFloor
+from engine.formats.errors import ModelError
 from engine.identity import Identity, identify
 from engine.model.drafts import check_draft
-from engine.model.errors import ModelError
 from engine.model.forward import Product
 from engine.model.page_memory import page_layout
 from engine.model.weights import Weights, open_weights
@@ -81,7 +81,8 @@ class CpuModel:
 
     @property
     def body(self) -> str:
-        return baton_kernels.chosen()[f"product.{self.weights.path}"]
+        dense = self.weights.products in baton_kernels.PATHS
+        return baton_kernels.chosen()[f"product.{self.weights.path if dense else 'integers'}"]
 
     @property
     def context_tokens(self) -> int:
@@ -97,7 +98,7 @@ class CpuModel:
 
     @property
     def floor(self) -> MeasuredFloor:
-        return CpuFloor(ModelWork.of(self.weights), self.weights.path, self.weights.head)
+        return CpuFloor(ModelWork.of(self.weights), self.weights.products, self.weights.head)
 
     def runner(
         self,
@@ -131,6 +132,7 @@ def load_on(
     draft: Path | None = None,
     context_tokens: int = 0,
     threads: int = 0,
+    quantize: str = "",
 ) -> LoadedModel:
     """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute,
     so that the self-test divides its work as later steps do; 0: as many as before."""
@@ -141,7 +143,7 @@ def load_on(
         "context_tokens": context_tokens,
     }
     if device == "cpu":
-        return load_model(folder, cache_folder, threads=threads, **wanted)
+        return load_model(folder, cache_folder, threads=threads, quantize=quantize, **wanted)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
@@ -161,9 +163,12 @@ def load_model(
     draft: Path | None = None,
     context_tokens: int = 0,
     threads: int = 0,
+    quantize: str = "",
 ) -> CpuModel:
-    weights = open_weights(folder, cache_folder, product_path=product_path, context_tokens=context_tokens)
-    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder)
+    weights = open_weights(
+        folder, cache_folder, product_path=product_path, context_tokens=context_tokens, quantize=quantize
+    )
+    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder, quantize)
     if threads:
         baton_kernels.set_threads(threads)
     if draft_weights is not None:
@@ -171,8 +176,9 @@ def load_model(
     return CpuModel(weights, identify(weights, page_tokens), page_tokens, draft_weights)
 
 
-def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path) -> Weights:
-    """Opens the draft on the model's product path; beside a model in fp32, on the path that its own weights choose."""
+def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path, quantize: str) -> Weights:
+    """Opens the draft on the model's product path, and rounds it as the model is rounded; beside a model in fp32, on the
+    path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
-    path = "auto" if model.path == "fp32" else model.path
-    return open_weights(folder, cache_folder, product_path=path)
+    path = "auto" if model.path == "fp32" or quantize else model.path
+    return open_weights(folder, cache_folder, product_path=path, quantize=quantize)

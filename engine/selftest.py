@@ -40,7 +40,8 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     mine = {name: _hash(part(weights, page_tokens)) for name, part in (compared | alone).items()}
     moved_pages(weights, page_tokens)
     _compare(weights, page_tokens, compared, mine, before, forced)
-    digest = blake3(kernels.self_test(weights.path).encode())
+    paths = {weights.path} | ({"integers"} if weights.products != weights.path else set())
+    digest = blake3(" ".join(kernels.self_test(path) for path in sorted(paths)).encode())
     for name in sorted(mine):
         digest.update(f" {name} {mine[name]}".encode())
     return digest.hexdigest(16)
@@ -77,25 +78,25 @@ def _compare(
 def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Each matrix of the first layer and the head: real depth, some columns, few rows. Also the norms, embedding rows
     from all over the vocabulary, and the rotary tables that this machine has computed."""
-    config, layer, path = weights.config, weights.layers[0], weights.path
+    config, layer = weights.config, weights.layers[0]
     counts = row_counts(config)
     for part, width, k in _slices(weights):
         x, bias, residual = spread(1, counts[-1], k), spread(2, width), spread(3, counts[-1], width)
         for rows in counts:
             out = np.empty((rows, width), np.float32)
-            kernels.product(path, x[:rows], part, width, out, bias, residual[:rows])
+            kernels.product(x[:rows], part, out, bias, residual[:rows])
             yield out
     x = spread(4, counts[-1], config.hidden)
-    part, width = gate_columns(path, layer.gate_up, config.ffn, config.hidden)
+    part, width = gate_columns(layer.gate_up)
     for rows in counts:
         out = np.empty((rows, width), np.float32)
-        kernels.gated(path, x[:rows], part, width, out)
+        kernels.gated(x[:rows], part, out)
         yield out
     normed = np.empty_like(x)
     kernels.rmsnorm(x, layer.ffn_norm, config.eps, normed)
     tokens = np.linspace(0, config.vocab - 1, 2 * PANEL).astype(np.int32)
     rows_of_tokens = np.empty((len(tokens), config.hidden), np.float32)
-    kernels.embed(path, weights.embed, tokens, config.vocab, config.hidden, rows_of_tokens)
+    kernels.embed(weights.embed, tokens, rows_of_tokens)
     yield from (normed, rows_of_tokens)
     positions = np.linspace(0, len(weights.cos) - 1, 2 * PANEL).astype(np.int64)
     yield from (weights.cos[positions], weights.sin[positions])
@@ -108,9 +109,9 @@ def many_rows(weights: Weights, page_tokens: int) -> Iterator[Array]:
         out, few = (np.empty((len(x), width), np.float32) for _ in range(2))
         for first in range(0, len(x), FEW_ROWS):
             some = slice(first, first + FEW_ROWS)
-            kernels.product(weights.path, x[some], part, width, few[some])
+            kernels.product(x[some], part, few[some])
         for rows in MANY_ROWS:
-            kernels.product(weights.path, x[:rows], part, width, out[:rows])
+            kernels.product(x[:rows], part, out[:rows])
             if out[:rows].tobytes() != few[:rows].tobytes():
                 raise KernelError(f"self-test failed: a product of {width} x {k} has other bits in {rows} rows")
         yield out
@@ -118,29 +119,23 @@ def many_rows(weights: Weights, page_tokens: int) -> Iterator[Array]:
 
 def _slices(weights: Weights) -> Iterator[tuple[Bytes, int, int]]:
     """Some columns of each matrix of the first layer and of the head: packed weight, columns, depth."""
-    config, layer = weights.config, weights.layers[0]
-    matrices = (
-        (layer.qkv, config.qkv_width, config.hidden),
-        (layer.o, config.hidden, config.q_width),
-        (layer.gate_up, 2 * config.ffn, config.hidden),
-        (layer.down, config.hidden, config.ffn),
-        (weights.head, config.vocab, config.hidden),
-    )
-    for packed, n, k in matrices:
-        for _, part, width in columns(weights.path, packed, n, k):
-            yield part, width, k
+    layer = weights.layers[0]
+    for packed in (layer.qkv, layer.o, layer.gate_up, layer.down, weights.head):
+        for _, part in columns(packed):
+            yield part, *kernels.shape_of(part)
 
 
 def whole_head(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """The logits of one row over the whole vocabulary; those of some columns must be what they are alone."""
-    config, path = weights.config, weights.path
-    if kernels.pack_bytes(path, config.vocab, config.hidden) > _MOST_HEAD_BYTES:
+    config = weights.config
+    if weights.head.nbytes > _MOST_HEAD_BYTES:
         return
     x, out = spread(5, 1, config.hidden), np.empty((1, config.vocab), np.float32)
-    kernels.product(path, x, weights.head, config.vocab, out)
-    for first, part, width in columns(path, weights.head, config.vocab, config.hidden):
+    kernels.product(x, weights.head, out)
+    for first, part in columns(weights.head):
+        width, _ = kernels.shape_of(part)
         few = np.empty((1, width), np.float32)
-        kernels.product(path, x, part, width, few)
+        kernels.product(x, part, few)
         if few.tobytes() != out[:, first : first + width].tobytes():
             raise KernelError("self-test failed: logits over the whole vocabulary have other bits than over a part")
     yield out

@@ -53,18 +53,20 @@ def row_counts(config: ModelConfig) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def columns(path: str, packed: Bytes, n: int, k: int) -> Iterator[tuple[int, Bytes, int]]:
-    """The first panel of a packed weight, and the last, which may be narrower: each a packed weight of its own, with
-    its first column and how many it has."""
-    size, panels = kernels.pack_bytes(path, PANEL, k), -(-n // PANEL)
-    for panel in sorted({0, panels - 1}):
-        yield panel * PANEL, packed[panel * size : (panel + 1) * size], min(PANEL, n - panel * PANEL)
+def columns(packed: Bytes) -> Iterator[tuple[int, Bytes]]:
+    """The first panel of each part of a packed weight, and the last, which may be narrower: each a packed weight of its
+    own, with its first column."""
+    before = 0
+    for part in kernels.parts(packed):
+        n, _ = kernels.shape_of(part)
+        for panel in sorted({0, -(-n // PANEL) - 1}):
+            yield before + panel * PANEL, kernels.panels(part, (panel,), min(PANEL, n - panel * PANEL))
+        before += n
 
 
-def gate_columns(path: str, packed: Bytes, ffn: int, hidden: int) -> tuple[Bytes, int]:
+def gate_columns(packed: Bytes) -> tuple[Bytes, int]:
     """Some columns of gate and up, packed together as the whole is. All of them, where up begins inside a panel."""
-    if ffn % PANEL:
+    ffn = kernels.shape_of(packed)[0] // 2
+    if ffn % PANEL or len(kernels.parts(packed)) > 1:
         return packed, ffn
-    size = kernels.pack_bytes(path, PANEL, hidden)
-    up = ffn // PANEL * size
-    return np.concatenate([packed[:size], packed[up : up + size]]), PANEL
+    return kernels.panels(packed, (0, ffn // PANEL), 2 * PANEL), PANEL

@@ -18,7 +18,7 @@ from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Bytes, Floats, Weights
 from engine.plan import Piece
 from engine.sampling import sample, sampled_rows, sampling_arrays
-from engine.selftest_inputs import Array, slots_of
+from engine.selftest_inputs import PANEL, Array, slots_of
 from engine.selftest_pages import block_tables, write_layer
 from engine.selftest_sampling import columns_of
 from mesh.jobs import Sampling
@@ -78,7 +78,8 @@ def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tup
     layers = weights.layers[:1] + weights.layers[1:][-1:]
     context, vocab = len(weights.cos), _vocabulary(weights)
     config = replace(weights.config, layers=len(layers), vocab=vocab, context=context)
-    cut = replace(weights, layers=layers, config=config)
+    head = kernels.panels(weights.head, range(-(-vocab // PANEL)), vocab)
+    cut = replace(weights, layers=layers, config=config, head=head)
     layout = page_layout(cut, None, page_tokens)
     tables = block_tables(*lengths, page_tokens=page_tokens)
     pages = int(tables.max()) + 1
@@ -90,11 +91,9 @@ def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tup
     return Forward(cut, memory), Forward(cut, memory, _product), limits, tables
 
 
-def _product(
-    path: str, x: Floats, packed: Bytes, n: int, out: Floats, bias: Floats | None = None, residual: Floats | None = None
-) -> None:
+def _product(x: Floats, packed: Bytes, out: Floats, bias: Floats | None = None, residual: Floats | None = None) -> None:
     """The product by another name: `Forward` then calls every kernel by itself."""
-    kernels.product(path, x, packed, n, out, bias, residual)
+    kernels.product(x, packed, out, bias, residual)
 
 
 def _tokens(weights: Weights, count: int) -> list[int]:
@@ -105,7 +104,7 @@ def _tokens(weights: Weights, count: int) -> list[int]:
 
 def _vocabulary(weights: Weights) -> int:
     config = weights.config
-    columns = _HEAD_BYTES // (kernels.pack_bytes(weights.path, 32, config.hidden) // 32)
+    columns = _HEAD_BYTES // (weights.head.nbytes // config.vocab + 1)
     return min(config.vocab, max(32, columns // 32 * 32))
 
 

@@ -30,6 +30,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         draft=config.draft_folder,
         context_tokens=config.context_tokens,
         threads=config.thread_count,
+        quantize=config.quantize,
     )
 
 

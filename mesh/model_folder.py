@@ -12,7 +12,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
 _BINS = ("pytorch_model*.bin", "*.pt", "*.pth", "consolidated*.safetensors")
 _ADAPTER = "adapter_config.json"
 _MERGE = "merge both with peft: PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(merged)"
-_GGUF = "Baton reads safetensors, not GGUF: name the folder of the model that the GGUF was made from"
+_GGUF = "its weights are GGUF: name the file itself, as FILE.gguf"
 
 
 def is_hub_id(name: str) -> bool:

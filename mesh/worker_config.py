@@ -21,6 +21,7 @@ from mesh.config_checks import (
 
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
+QUANTIZE = ("", "int8", "int4")
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "rdma", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 UNENCRYPTED = ("rdma", "nccl")  # transports between hosts that cannot use TLS
@@ -37,6 +38,7 @@ class WorkerConfig(CommonConfig):
     gateways: tuple[str, ...] = ("127.0.0.1:50052",)  # their worker_address
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
+    quantize: str = ""  # int8 | int4: weights are rounded to it when they are loaded; empty: they stay as they are
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
@@ -78,6 +80,12 @@ class WorkerConfig(CommonConfig):
         for transport in self.allowed_transports:
             check_choice_on("transports", transport, TRANSPORTS, self.device)
         check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
+        check_choice("quantize", self.quantize, QUANTIZE)
+        if self.quantize and (self.device != "cpu" or self.product_path != "auto"):
+            problem = (
+                f"device {self.device!r} and product_path {self.product_path!r} compute with the weights as they are"
+            )
+            raise ConfigError(f'quantize: {problem}; set device = "cpu" and product_path = "auto", or leave it out')
         check_choice("speculation", self.speculation, SPECULATION)
         if self.speculation == "draft" and self.model is not None and self.draft is None:
             raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')

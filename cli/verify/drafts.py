@@ -13,9 +13,9 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from engine.builtin.safetensors import write_safetensors
-from engine.model.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.stored import widened
 from engine.model.digest import locked
-from engine.model.weights import widened
 
 NOISE = 0.04  # deviation of the change, as a share of each matrix's standard deviation
 

@@ -14,9 +14,9 @@ from engine.cuda.products import Products, products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
 from engine.floor import NO_FLOOR, MeasuredFloor
+from engine.formats.errors import ModelError
 from engine.identity import Identity
 from engine.model.drafts import check_draft
-from engine.model.errors import ModelError
 from engine.model.paths import VARIABLE
 from mesh.page_shape import PageShape
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from engine.model.checkpoint import Checkpoint, Tensor
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.errors import ModelError
+from engine.formats.stored import Tensor
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
-from engine.model.errors import ModelError
 from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
 from engine.model.rope import rotary_tables
 from engine.model.weights import hash_model, widened

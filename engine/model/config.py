@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.model.errors import ModelError
+from engine.formats.errors import ModelError
 from mesh.small_files import UnfitFile, read_small
 
 _FAMILIES = {

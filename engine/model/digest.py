@@ -14,7 +14,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from engine.model.errors import ModelError
+from engine.formats.errors import ModelError
 
 log = logging.getLogger("baton.model")
 

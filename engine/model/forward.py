@@ -25,10 +25,8 @@ class Product(Protocol):
 
     def __call__(
         self,
-        path: str,
         x: Floats,
         packed: Bytes,
-        n: int,
         out: Floats,
         bias: Floats | None = None,
         residual: Floats | None = None,
@@ -77,7 +75,7 @@ class Forward:
         every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
         page_of = rows.page_of + self._pages.first_byte
         x = self._take("x", len(rows.tokens), config.hidden)
-        kernels.embed(weights.path, weights.embed, rows.tokens, config.vocab, config.hidden, x)
+        kernels.embed(weights.embed, rows.tokens, x)
         for index, layer in enumerate(weights.layers):
             q = self._keys_and_values(layer, rows, page_of, x)
             written(index)
@@ -104,7 +102,7 @@ class Forward:
         step.offset_in_page, step.tables = _address(rows.offset_in_page), _address(rows.tables)
         step.starts, step.counts = _address(rows.starts), _address(rows.counts)
         step.first_row = _address(rows.first_row)
-        kernels.layer.begin(step, self._embed, _address(rows.tokens), config.vocab)
+        kernels.layer.begin(step, self._embed, _address(rows.tokens))
         before = None
         for index, layer in enumerate(native):
             run(step, before, pages.layer(index - 1), layer, pages.layer(index))
@@ -150,7 +148,7 @@ class Forward:
         config = self._weights.config
         out = self._take("logits", len(hidden), config.vocab)
         if len(hidden):
-            self._product(self._weights.path, hidden, self._weights.head, config.vocab, out)
+            self._product(hidden, self._weights.head, out)
         return out
 
     def propose(
@@ -192,7 +190,7 @@ class Forward:
         qkv = self._take("qkv", count, config.qkv_width)
         q = self._take("q", count, config.heads, config.head_dim)
         kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
-        self._product(weights.path, normed, layer.qkv, config.qkv_width, qkv, bias=layer.qkv_bias)
+        self._product(normed, layer.qkv, qkv, bias=layer.qkv_bias)
         kernels.rotate_write(
             weights.path,
             qkv,
@@ -237,10 +235,10 @@ class Forward:
         )
         normed = self._take("normed", count, config.hidden)
         gated = self._take("gated", count, config.ffn)
-        self._product(weights.path, attended, layer.o, config.hidden, x, bias=layer.o_bias, residual=x)
+        self._product(attended, layer.o, x, bias=layer.o_bias, residual=x)
         kernels.rmsnorm(x, layer.ffn_norm, config.eps, normed)
-        kernels.gated(weights.path, normed, layer.gate_up, config.ffn, gated)
-        self._product(weights.path, gated, layer.down, config.hidden, x, residual=x)
+        kernels.gated(normed, layer.gate_up, gated)
+        self._product(gated, layer.down, x, residual=x)
 
     def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[_Queries, Floats, Floats]:
         config, count = self._weights.config, len(rows.sampled)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.model.checkpoint import Checkpoint, Tensor
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.errors import ModelError
+from engine.formats.stored import Stored, Tensor
 from engine.model.config import ModelConfig
-from engine.model.errors import ModelError
 
 _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -68,14 +69,16 @@ def as_stored(config: ModelConfig, checkpoint: Checkpoint) -> ModelConfig:
     return replace(config, tied=False)
 
 
-def same_values(one: Tensor, other: Tensor) -> bool:
+def same_values(one: Stored, other: Stored) -> bool:
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return False
     return (one.dtype, one.shape) == (other.dtype, other.shape) and all(
         np.array_equal(one.values[row : row + _ROWS], other.values[row : row + _ROWS])
         for row in range(0, one.shape[0], _ROWS)
     )
 
 
-def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Tensor]:
+def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Stored]:
     """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {
@@ -95,9 +98,12 @@ def _stored(name: str, config: ModelConfig, checkpoint: Checkpoint) -> str:
     return _HEAD if name == _EMBEDDING and only_head else name
 
 
-def weights_dtype(config: ModelConfig, tensors: dict[str, Tensor]) -> str:
-    """The one dtype of all matrices. Vectors may have another, since they are widened exactly."""
+def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
+    """The one dtype of all matrices; of quantized ones all their types. Vectors may have another dtype, since they are
+    widened exactly."""
     products = [source.name for fused in fused_tensors(config) if fused.is_matrix for source in fused.sources]
+    if not all(isinstance(tensors[name], Tensor) for name in products):
+        return "+".join(sorted({tensors[name].dtype for name in products}))
     dtype = tensors[products[0]].dtype
     for name in products:
         if tensors[name].dtype != dtype:

@@ -18,8 +18,8 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
+from engine.formats.errors import ModelError
 from engine.model.digest import remembered
-from engine.model.errors import ModelError
 
 Array = NDArray[Any]
 _MAGIC = b"BATONPK1"

@@ -6,23 +6,43 @@ changes no bit."""
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import baton_kernels
-from engine.model.errors import ModelError
+from engine.formats.errors import ModelError
 
 VARIABLE = "BATON_PRODUCT_PATH"
 
 
-def choose_path(product_path: str, dtype: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The path for a checkpoint of this dtype. If the variable names a body, kernels use it from now on."""
+@dataclass(frozen=True, slots=True)
+class PathChoice:
+    path: str  # of attention, pages and dense matrices
+    recipe: str  # "stored": matrices as the checkpoint has them; "dense": quantized ones widened; int8 | int4: rounded
+
+
+def choose_path(
+    product_path: str,
+    dtype: str,
+    quantize: str = "",
+    *,
+    stored: bool = False,
+    environment: Mapping[str, str] = os.environ,
+) -> PathChoice:
+    """The path for a checkpoint of this dtype. If the variable names a body, kernels use it from now on. Integers have
+    `pairs` for attention and pages, which is one class on every machine. `stored`: the checkpoint is quantized; a path
+    by name then widens it, `auto` does not."""
     place, field, wanted, body = "configuration", "product_path", product_path, ""
     if variable := environment.get(VARIABLE):
         place, field = "environment", VARIABLE
         wanted, _, body = variable.partition(":")
-    path = _path(place, field, wanted, dtype)
+    if quantize and wanted != "auto":
+        problem = f"{wanted!r} keeps the weights as they are, and `quantize` rounds them to {quantize}"
+        raise ModelError(place, field, problem, f"Set {field} to 'auto', or leave `quantize` out.")
+    integers = bool(quantize) or (stored and wanted == "auto")
+    path = "pairs" if integers else _path(place, field, wanted, "bf16" if stored else dtype)
     if body:
-        _force(body, path)
-    return path
+        _force(body, "integers" if integers else path)
+    return PathChoice(path, quantize or ("stored" if integers or not stored else "dense"))
 
 
 def _path(place: str, field: str, wanted: str, dtype: str) -> str:

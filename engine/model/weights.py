@@ -12,14 +12,17 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 import baton_kernels
-from engine.model.checkpoint import Array, Checkpoint, Tensor, checkpoint_files
+from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
+from engine.formats.errors import ModelError
+from engine.formats.stored import Stored, Tensor, widened
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
-from engine.model.errors import ModelError
-from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.layout import as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.matrices import Fusion, as_it_stands, dense_matrix, products_of, quantized_matrix
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
+from engine.quantization.forms import RECIPE, TARGETS
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -49,8 +52,9 @@ class LayerWeights:
 @dataclass(frozen=True, slots=True)
 class Weights:
     config: ModelConfig
-    path: str  # the product path: fp32 | pairs | amx
-    dtype: str  # dtype of the checkpoint: fp32 | fp16 | bf16
+    path: str  # the product path of attention and pages, and of dense matrices: fp32 | pairs | amx
+    products: str  # how matrices are multiplied: the path itself, or the integer forms, such as w8a8
+    dtype: str  # dtype of the checkpoint: fp32 | fp16 | bf16; rounded when it was loaded: int8 or int4 from that
     model_hash: str
     embed: Bytes
     head: Bytes  # the embedding itself when tied
@@ -66,30 +70,42 @@ class Weights:
         return sum(array.nbytes for array in arrays)
 
 
-def open_weights(folder: Path, cache: Path, *, product_path: str = "auto", context_tokens: int = 0) -> Weights:
+def open_weights(
+    folder: Path, cache: Path, *, product_path: str = "auto", context_tokens: int = 0, quantize: str = ""
+) -> Weights:
     """Maps the packed weights of a Hugging Face folder. If the cache folder has none, it writes them first.
-    `context_tokens`: what a request may have at most; 0: as many as the model allows."""
+    `context_tokens`: what a request may have at most; 0: as many as the model allows. `quantize`: round the weights to
+    int8 or int4; empty: take them as they are."""
     config, checkpoint = read_config(folder, context_tokens=context_tokens), Checkpoint(folder)
     config = as_stored(config, checkpoint)
     limited = config.within(context_tokens)
     tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
-    path = choose_path(product_path, dtype)
+    stored = not all(isinstance(tensor, Tensor) for tensor in tensors.values())
+    choice = choose_path(product_path, dtype, quantize, stored=stored)
+    path = choice.path
+    packing = _packing(config, path, choice.recipe, tensors)
     with locked(cache / "weights.lock"):
         model_hash = hash_model(folder, config, tensors, cache)
-        about = {"model": model_hash, "path": path, "kernels": str(baton_kernels.KERNEL_VERSION)}
-        file = cache / f"{model_hash[:32]}-{path}-{baton_kernels.KERNEL_VERSION}.weights"
+        layout = f"{baton_kernels.KERNEL_VERSION}.{baton_kernels.LAYOUT_VERSION}"
+        recipe = (
+            f"{choice.recipe}.{RECIPE}" if choice.recipe in TARGETS else f"{path}-{choice.recipe}" if stored else path
+        )
+        about = {"model": model_hash, "path": recipe, "kernels": layout}
+        file = cache / f"{model_hash[:32]}-{recipe}-{layout}.weights"
         packed = open_packed(file, about)
         if packed is None:
-            _pack(file, about, config, path, tensors)
+            _pack(file, about, config, packing, tensors)
             packed = open_packed(file, about)
     if packed is None:
         remedy = "Check the disk under the cache folder, or choose another one."
         raise ModelError(file, "packed weights", "are not what was just written", remedy)
+    if quantize:
+        dtype = f"{quantize}.{RECIPE} from {dtype}"
     return _weights(limited, path, dtype, model_hash, packed)
 
 
-def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], cache: Path) -> str:
+def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], cache: Path) -> str:
     """A hash of the configuration's meaning and of all tensors by name. Sharding and spelling do not change it. Each
     number is looked at here, once per file and not at every start: ModelError where one is not finite."""
 
@@ -97,9 +113,13 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Tensor], ca
         state = blake3(config.canonical(), max_threads=blake3.AUTO)
         for name in sorted(tensors):
             tensor = tensors[name]
-            refuse_not_finite(name, tensor)
             state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
-            state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
+            if isinstance(tensor, Tensor):
+                refuse_not_finite(name, tensor)
+                state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
+                continue
+            for raw in tensor.raw:
+                state.update(np.ascontiguousarray(raw).view(np.uint8).data)
         return state.hexdigest()
 
     return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "finite-model", compute)
@@ -120,35 +140,44 @@ def refuse_not_finite(name: str, tensor: Tensor) -> None:
             raise ModelError(tensor.path, name, f"is {value[at - first]} at {place}", remedy)
 
 
-def _pack(file: Path, about: dict[str, str], config: ModelConfig, path: str, tensors: dict[str, Tensor]) -> None:
-    fused = fused_tensors(config)
-    rotary = ("float32", (config.context, config.head_dim // 2))
-    writing = Writing(
-        file, about, {tensor.name: _packed_shape(tensor, path) for tensor in fused} | {"cos": rotary, "sin": rotary}
-    )
-    for tensor in fused:
-        parts = [tensors[source.name] for source in tensor.sources]
-        out = writing.tensor(tensor.name)
-        if tensor.is_matrix:
-            stacked = parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
-            baton_kernels.pack(path, np.ascontiguousarray(stacked), out)
+def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Fusion]:
+    """The matrices of each fused tensor, in the form in which they are packed. Nothing is read yet."""
+    return {
+        fused.name: Fusion.of(
+            [
+                quantized_matrix(recipe, fused.name, tensors[source.name])
+                if recipe in TARGETS
+                else (dense_matrix if recipe == "dense" else as_it_stands)(path, fused.name, tensors[source.name])
+                for source in fused.sources
+            ]
+        )
+        for fused in fused_tensors(config)
+        if fused.is_matrix
+    }  # fmt: skip
+
+
+def _pack(
+    file: Path, about: dict[str, str], config: ModelConfig, packing: dict[str, Fusion], tensors: dict[str, Stored]
+) -> None:
+    fused, rotary = fused_tensors(config), ("float32", (config.context, config.head_dim // 2))
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {
+        one.name: ("uint8", (packing[one.name].nbytes,)) if one.is_matrix else ("float32", (one.rows,)) for one in fused
+    }
+    writing = Writing(file, about, shapes | {"cos": rotary, "sin": rotary})
+    for one in fused:
+        out = writing.tensor(one.name)
+        if one.is_matrix:
+            packing[one.name].pack(out)
         else:
-            np.concatenate([widened(part) for part in parts], out=out)
+            np.concatenate([_numbers(source.name, tensors[source.name]) for source in one.sources], out=out)
     rotary_tables(config.rope, config.head_dim, writing.tensor("cos"), writing.tensor("sin"))
     writing.finish()
 
 
-def widened(tensor: Tensor) -> Floats:
-    """The same numbers in fp32, exactly."""
-    if tensor.dtype == "bf16":
-        return (tensor.values.astype(np.uint32) << 16).view(np.float32)
-    return tensor.values.astype(np.float32)
-
-
-def _packed_shape(tensor: Fused, path: str) -> tuple[str, tuple[int, ...]]:
-    if tensor.is_matrix:
-        return "uint8", (baton_kernels.pack_bytes(path, tensor.rows, tensor.columns),)
-    return "float32", (tensor.rows,)
+def _numbers(name: str, stored: Stored) -> Floats:
+    if not isinstance(stored, Tensor):
+        raise ModelError(stored.path, name, f"is {stored.dtype}, and a vector has to be a number", "Take another file.")
+    return widened(stored)
 
 
 def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
@@ -166,9 +195,11 @@ def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed
             down=packed[f"{prefix}down"],
         )
 
+    layers = tuple(layer(f"{index}.") for index in range(config.layers))
     return Weights(
         config=config,
         path=path,
+        products=products_of(matrix for one in layers for matrix in (one.qkv, one.o, one.gate_up, one.down)),
         dtype=dtype,
         model_hash=model_hash,
         embed=packed["embed"],
@@ -176,5 +207,5 @@ def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed
         norm=packed["norm"],
         cos=packed["cos"],
         sin=packed["sin"],
-        layers=tuple(layer(f"{index}.") for index in range(config.layers)),
+        layers=layers,
     )

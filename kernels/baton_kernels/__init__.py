@@ -5,18 +5,22 @@ the chunking, the page size or the number of threads. Importing never compiles: 
 
 from baton_kernels import draft, layer
 from baton_kernels.arrays import PATHS
-from baton_kernels.library import KERNEL_VERSION, KernelError, available
+from baton_kernels.forms import Form, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
+from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
 from baton_kernels.paged import attention, layer_bytes, rmsnorm, rotate_write, tiles
 from baton_kernels.pages import checksum, checksums, copy_page, scatter
-from baton_kernels.products import embed, gated, pack, pack_bytes, product
+from baton_kernels.products import Integers, embed, gated, pack, pack_bytes, pack_integers, product
 from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
 
 __all__ = [
     "KERNEL_VERSION",
+    "LAYOUT_VERSION",
     "PATHS",
     "Drawn",
+    "Form",
+    "Integers",
     "KernelError",
     "attention",
     "available",
@@ -28,13 +32,18 @@ __all__ = [
     "copy_page",
     "draft",
     "embed",
+    "form_of",
     "gated",
     "has_tiles",
     "layer",
     "layer_bytes",
+    "most_segments",
     "not_built",
     "pack",
     "pack_bytes",
+    "pack_integers",
+    "panels",
+    "parts",
     "product",
     "rmsnorm",
     "rotate_write",
@@ -42,6 +51,9 @@ __all__ = [
     "scatter",
     "self_test",
     "set_threads",
+    "shape_of",
+    "stack",
+    "stacked_bytes",
     "threads",
     "tiles",
 ]

@@ -14,6 +14,7 @@ PATH_INDEX = {name: index for index, name in enumerate(PATHS)}
 
 F32 = np.dtype(np.float32)
 F16 = np.dtype(np.float16)
+I8 = np.dtype(np.int8)
 I32 = np.dtype(np.int32)
 I64 = np.dtype(np.int64)
 U8 = np.dtype(np.uint8)

@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
 SEAL = b"\nbaton-kernels seal "  # the digest follows, then a line break; `library.py` reads it
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 WARNINGS = (
     "-Wall",
@@ -40,6 +40,7 @@ MARCH = {
     "pool.cpp": (),
     "limits.cpp": (),
     "body_avx512.cpp": ("-march=x86-64-v4",),
+    "body_avx512vnni.cpp": ("-march=x86-64-v4", "-mavx512vnni"),
     "body_avx512bf16.cpp": ("-march=x86-64-v4", "-mavx512bf16"),
     "body_amx.cpp": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16"),
 }
@@ -71,6 +72,7 @@ def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
         "plain",
         *(("avx512",) if wide else ("avx2",)),
         *(("avx512bf16",) if wide and "avx512_bf16" in flags else ()),
+        *(("avx512vnni",) if wide and "avx512_vnni" in flags else ()),
         *(("amx",) if wide and {"amx_tile", "amx_bf16"} <= flags else ()),
     )
 

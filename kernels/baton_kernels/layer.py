@@ -49,9 +49,9 @@ def run(step: LayerStep, rest: Layer | None, rest_offset: int, following: Layer 
     )
 
 
-def begin(step: LayerStep, embedding: int, tokens: int, vocab: int) -> None:
+def begin(step: LayerStep, embedding: int, tokens: int) -> None:
     """Copies the tokens' rows of the packed embedding into `x`."""
-    check(load().embed(step.path, embedding, tokens, step.rows, vocab, step.hidden, step.x))
+    check(load().embed(embedding, tokens, step.rows, step.x))
 
 
 def finish(step: LayerStep, last: Layer, offset: int, norm: int) -> None:

@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
+LAYOUT_VERSION = 2  # raised whenever a packed matrix is laid out otherwise; packed files of another one are made anew
 
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx")  # in the order of dispatch.h
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni")  # in the order of dispatch.h
 
 SEAL = b"\nbaton-kernels seal "  # build.py writes it and a digest behind the library's bytes
 
@@ -31,11 +32,12 @@ _SIGNATURES = {
     "forced": "i",
     "threads": "i",
     "set_threads": "-ip",
-    "pack_bytes": "lill",
-    "pack": "miipllp",
-    "embed": "mipplllp",
-    "product": "mipplllppp",
-    "gated": "mipplllp",
+    "describe": "mp",
+    "pack": "mpipp",
+    "pack_integers": "m" + "ppppppp",
+    "embed": "mpplp",
+    "product": "mpplppp",
+    "gated": "mpplp",
     "rmsnorm": "mppllfp",
     "rotate_write": "m" + "ipllll" + "pplppp" + "lpqpppf",
     "attention": "m" + "ippqqq" + "plppp" + "llllll" + "fp",

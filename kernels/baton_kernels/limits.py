@@ -4,10 +4,11 @@ Reading is measured over memory that the caller passes (far larger than any cach
 
 import numpy as np
 
-from baton_kernels.arrays import U8, Array, buffer
+from baton_kernels.arrays import PATHS, U8, Array, buffer
 from baton_kernels.library import KernelError, load
 
-_KINDS = {"chains": 1, "pairs": 2, "tiles": 3}  # fp32 multiply-adds, pair products, tile products
+# Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition.
+_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5}
 
 
 def read_bytes_per_second(memory: Array) -> float:
@@ -25,9 +26,12 @@ def operations_per_second(kind: str, steps: int) -> float:
 
 
 def peak(path: str, steps: int) -> float:
-    """Peak operations per second of a product path, with the fastest instructions of this machine that compute it."""
+    """Peak operations per second of a product path, or of integer products, with the fastest instructions of this machine
+    that compute it."""
     if path == "amx":
         return operations_per_second("tiles", steps // 4)
+    if path not in PATHS:
+        return operations_per_second("quads", steps) or operations_per_second("words", steps)
     chains = operations_per_second("chains", steps)
     return chains if path == "fp32" else max(chains, operations_per_second("pairs", steps))
 

@@ -13,6 +13,7 @@ OPERATIONS = (
     "product.pairs",  # up to four rows
     "product.pairs.many",
     "product.amx",
+    "product.integers",
     "attention.fp32",
     "attention.pairs",
     "attention.amx",

@@ -1,19 +1,41 @@
 """Packed weights and the products on them: pack once, gather embedding rows, multiply, SwiGLU.
 
-A product's output row depends on its input row alone: the chain runs over k in one order whatever else is computed."""
+A packed matrix says its own form (`forms.py`), so products take any. A product's output row depends on its input row
+alone: the recipe of its form runs over k in one order whatever else is computed."""
 
-from baton_kernels.arrays import F16, F32, I32, U16, Array, buffer, path_index, pointer, rank, writable
+from ctypes import addressof
+from dataclasses import dataclass
+
+import numpy as np
+
+from baton_kernels.arrays import F16, F32, I8, I32, U8, U16, Array, buffer, pointer, rank, writable
+from baton_kernels.forms import Form, shape_of
 from baton_kernels.library import KernelError, check, load
 
 _SOURCES = {F32: 0, F16: 1, U16: 2}
+_SCALES = {"fp32": F32, "fp16": F16, "bf16": U16}
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A matrix in its canonical integer form, before it is packed. G is the number of groups of an output."""
+
+    form: Form
+    values: Array  # int8 [n, k]; nibbles as 0..15
+    scales: Array  # int8, int4: float32 [n]; grouped: of the form's type [n, G], bfloat16 as uint16
+    offsets: Array | None = None  # zeros as int8, or minima of the form's type: [n, G]
+    factors: Array | None = None  # int4: uint8 [n, G]
+    order: Array | None = None  # int32 [k]: input i is element order[i] of a row
+
+    @property
+    def nbytes(self) -> int:
+        """Size when packed."""
+        return int(self.form.header(*rank("values", self.values, 2)).bytes)
 
 
 def pack_bytes(path: str, n: int, k: int) -> int:
-    """Size of a packed weight of n outputs and k inputs."""
-    if n < 1 or k < 1:
-        raise KernelError(f"n, k: {n} x {k} is no weight")
-    size: int = load().pack_bytes(path_index(path), n, k)
-    return size
+    """Size of a packed dense weight of n outputs and k inputs."""
+    return int(Form(path).header(n, k).bytes)
 
 
 def pack(path: str, weight: Array, out: Array) -> None:
@@ -22,41 +44,65 @@ def pack(path: str, weight: Array, out: Array) -> None:
     source = _SOURCES.get(weight.dtype)
     if source is None:
         raise KernelError(f"weight: is {weight.dtype}, must be float32, float16 or uint16 (bfloat16 bits)")
-    if not out.flags.writeable:
-        raise KernelError("out: is read-only but is written to")
-    address = buffer("out", out, pack_bytes(path, n, k))
-    check(load().pack(path_index(path), source, pointer("weight", weight, weight.dtype, (n, k)), n, k, address))
+    header = Form(path).header(n, k)
+    check(
+        load().pack(
+            addressof(header), source, pointer("weight", weight, weight.dtype, (n, k)), _target(out, header.bytes)
+        )
+    )
 
 
-def embed(path: str, packed: Array, tokens: Array, n: int, k: int, out: Array) -> None:
-    """out [rows, k] = rows `tokens` of the packed weight [n, k]."""
-    (rows,) = rank("tokens", tokens, 1)
+def pack_integers(matrix: Integers, out: Array) -> None:
+    """A matrix in its canonical form -> out, `matrix.nbytes` of uint8."""
+    form, (n, k) = matrix.form, rank("values", matrix.values, 2)
+    header = form.header(n, k)
+    groups, kind = (n, k // form.group if form.group else 1), _SCALES[form.scales]
+    whole = form.scheme in ("int8", "int4")
+    offsets = factors = order = None
+    if form.scheme == "int4" or form.offset != "none":
+        wanted = kind if form.offset == "minimum" else I8
+        offsets = pointer("offsets", _given("offsets", matrix.offsets), wanted, groups)
+    if form.scheme == "int4":
+        factors = pointer("factors", _given("factors", matrix.factors), U8, groups)
+    if form.ordered:
+        given = _given("order", matrix.order)
+        if not np.array_equal(np.sort(given), np.arange(k)):
+            raise KernelError(f"order: is no order of {k} inputs")
+        order = pointer("order", given, I32, (k,))
+    check(
+        load().pack_integers(
+            addressof(header),
+            pointer("values", matrix.values, I8, (n, k)),
+            pointer("scales", matrix.scales, F32 if whole else kind, (n,) if whole else groups),
+            offsets,
+            factors,
+            order,
+            _target(out, header.bytes),
+        )
+    )
+
+
+def embed(packed: Array, tokens: Array, out: Array) -> None:
+    """out [rows, k] = rows `tokens` of the packed weight."""
+    (rows,), (_, k) = rank("tokens", tokens, 1), shape_of(packed)
     check(
         load().embed(
-            path_index(path),
-            buffer("packed", packed, pack_bytes(path, n, k)),
+            buffer("packed", packed, 0),
             pointer("tokens", tokens, I32, (rows,)),
             rows,
-            n,
-            k,
             writable("out", out, F32, (rows, k)),
         )
     )
 
 
-def product(
-    path: str, x: Array, packed: Array, n: int, out: Array, bias: Array | None = None, residual: Array | None = None
-) -> None:
+def product(x: Array, packed: Array, out: Array, bias: Array | None = None, residual: Array | None = None) -> None:
     """out [rows, n] = x [rows, k] times the packed weight, then + bias [n], then + residual [rows, n] (may be out)."""
-    rows, k = rank("x", x, 2)
+    (rows, _), (n, k) = rank("x", x, 2), shape_of(packed)
     check(
         load().product(
-            path_index(path),
             pointer("x", x, F32, (rows, k)),
-            buffer("packed", packed, pack_bytes(path, n, k)),
+            buffer("packed", packed, 0),
             rows,
-            n,
-            k,
             writable("out", out, F32, (rows, n)),
             None if bias is None else pointer("bias", bias, F32, (n,)),
             None if residual is None else pointer("residual", residual, F32, (rows, n)),
@@ -64,17 +110,26 @@ def product(
     )
 
 
-def gated(path: str, x: Array, packed_gate_up: Array, n: int, out: Array) -> None:
+def gated(x: Array, packed_gate_up: Array, out: Array) -> None:
     """SwiGLU: out [rows, n] = silu(gate) * up, gate and up packed together as [2n, k], gate first."""
-    rows, k = rank("x", x, 2)
+    (rows, _), (both, k) = rank("x", x, 2), shape_of(packed_gate_up)
     check(
         load().gated(
-            path_index(path),
             pointer("x", x, F32, (rows, k)),
-            buffer("packed_gate_up", packed_gate_up, pack_bytes(path, 2 * n, k)),
+            buffer("packed_gate_up", packed_gate_up, 0),
             rows,
-            n,
-            k,
-            writable("out", out, F32, (rows, n)),
+            writable("out", out, F32, (rows, both // 2)),
         )
     )
+
+
+def _given(name: str, array: Array | None) -> Array:
+    if array is None:
+        raise KernelError(f"{name}: the form has them, but they are not given")
+    return array
+
+
+def _target(out: Array, size: int) -> int:
+    if not out.flags.writeable:
+        raise KernelError("out: is read-only but is written to")
+    return buffer("out", out, size)

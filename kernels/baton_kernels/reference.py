@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from baton_kernels.products import Integers
+
 Array = NDArray[Any]
 
 
@@ -33,6 +35,101 @@ def product(path: str, x: Array, weight: Array, bias: Array | None = None, resid
     for more in (bias, residual):
         y = y if more is None else y + torch.from_numpy(more).double()
     result: Array = y.numpy()
+    return result
+
+
+_F32 = np.float32
+
+
+def integers(x: Array, matrix: Integers) -> Array:
+    """The product of an integer form, exactly: docs/integers.md in numpy, operation by operation."""
+    form, (n, k) = matrix.form, matrix.values.shape
+    if matrix.order is not None:
+        x = x[:, matrix.order]
+    weights = _exact_weights(matrix)
+    whole, length = form.scheme in ("int8", "int4"), k // form.segments
+    sums = []
+    for first in range(0, k, length):
+        total = np.zeros((len(x), n), np.float32)
+        block = length if whole else form.group
+        for at in range(first, first + length, block):
+            q, scale = quantized(x[:, at : at + block])
+            dots = (q.astype(np.int64) @ weights[:, at : at + block].astype(np.int64).T).astype(np.int32)
+            if whole:
+                total = dots.astype(np.float32) * scale
+                continue
+            g = at // block
+            total = _fma(dots.astype(np.float32) * scale, numbers(form.scales, matrix.scales)[:, g], total)
+            if form.offset == "minimum":
+                assert matrix.offsets is not None
+                row = q.sum(1, keepdims=True).astype(np.float32) * scale
+                total = _fma(row, numbers(form.scales, matrix.offsets)[:, g], total)
+        sums.append(total)
+    while len(sums) > 1:
+        sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
+    return sums[0] * matrix.scales if whole else sums[0]
+
+
+def dequantized(matrix: Integers) -> Array:
+    """The numbers for which a matrix stands, [n, k] in the order of a row's elements."""
+    form, weights = matrix.form, _exact_weights(matrix).astype(np.float32)
+    if form.scheme in ("int8", "int4"):
+        result = weights * matrix.scales[:, None]
+    else:
+        scales = np.repeat(numbers(form.scales, matrix.scales), form.group, axis=1)
+        result = weights * scales
+        if form.offset == "minimum":
+            assert matrix.offsets is not None
+            result = _fma(weights, scales, np.repeat(numbers(form.scales, matrix.offsets), form.group, axis=1))
+    if matrix.order is None:
+        return result
+    back = np.empty_like(result)
+    back[:, matrix.order] = result
+    return back
+
+
+def quantized(x: Array) -> tuple[Array, Array]:
+    """One block of each row as int8, and its scale [rows, 1]."""
+    most = np.abs(x).max(1, keepdims=True).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        scale, inverse = most / _F32(127), _F32(127) / most
+        q = np.clip(np.rint(x * inverse), -127, 127)
+    nothing, wrong = most < _F32(2.0**-100), ~np.isfinite(x).all(1, keepdims=True)
+    scale = np.where(wrong, _F32(np.nan), np.where(nothing, _F32(0), scale)).astype(np.float32)
+    return np.where(nothing | wrong, 0, q).astype(np.int8), scale
+
+
+def numbers(kind: str, values: Array) -> Array:
+    """Scales or minima as fp32."""
+    return (values.astype(np.uint32) << 16).view(np.float32) if kind == "bf16" else values.astype(np.float32)
+
+
+def _exact_weights(matrix: Integers) -> Array:
+    """The integers that are multiplied."""
+    form, values = matrix.form, matrix.values.astype(np.int32)
+    if form.table:
+        values = np.array(form.table, np.int32)[values]
+    values = values - form.middle
+    if form.scheme == "int4" or form.offset == "zero":
+        assert matrix.offsets is not None
+        values = values - np.repeat(matrix.offsets.astype(np.int32), form.group, axis=1)
+    if form.scheme == "int4":
+        assert matrix.factors is not None
+        values = values * np.repeat(matrix.factors.astype(np.int32), form.group, axis=1)
+    return values
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    """a * b + c in fp32 with one rounding: the product of two fp32 is exact in fp64, and the sum is rounded to odd
+    there before it becomes fp32."""
+    product = a.astype(np.float64) * b.astype(np.float64)
+    total, wide = product + c, np.broadcast_to(c.astype(np.float64), np.broadcast_shapes(a.shape, b.shape, c.shape))
+    shifted = total - product
+    rest = (product - (total - shifted)) + (wide - shifted)
+    odd = total.view(np.int64) & 1
+    away = np.where((rest > 0) == (total > 0), 1, -1)
+    total = np.where((rest != 0) & (odd == 0), (total.view(np.int64) + away).view(np.float64), total)
+    result: Array = total.astype(np.float32)
     return result
 
 

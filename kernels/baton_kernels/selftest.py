@@ -5,23 +5,40 @@ kernel never serves. Nothing here depends on a model, so the hash of each path i
 bodies, as an altered source or a bad compiler makes it, is refused even where all workers of a mesh load it."""
 
 import hashlib
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
 from baton_kernels.arrays import Array
+from baton_kernels.forms import DEEP, Form
 from baton_kernels.library import KERNEL_VERSION, KernelError
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
 _STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
 _LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
 _VOCABULARIES = (32, 258, 300, 333, 1003, 4099)
-# Of each path on every machine. They change only with KERNEL_VERSION, or with this test.
+_TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+INTEGER_FORMS = (
+    Form("int8"),
+    Form("int8", segments=4),
+    Form("int4", group=128, segments=2),
+    Form("int4", group=32),
+    Form("int8-groups", group=16, scales="fp16"),
+    Form("int8-groups", group=32, scales="bf16", offset="zero"),
+    Form("int8-groups", group=128, offset="minimum"),
+    Form("int4-groups", group=32, scales="fp16", offset="minimum"),
+    Form("int4-groups", group=64, scales="bf16", middle=8),
+    Form("int4-groups", group=128, offset="zero", segments=2),
+    Form("int4-groups", group=32, scales="fp16", table=_TABLE),
+)
+# Of each path, and of integer products, on every machine. They change only with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
+    "integers": "",
 }
 
 
@@ -46,8 +63,14 @@ def self_test(path: str) -> str:
 
 
 def _run(path: str) -> str:
+    if path == "integers":
+        return _digest(path, _integer_products())
+    return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
+
+
+def _digest(path: str, results: Iterable[Array]) -> str:
     digest = hashlib.blake2b(f"{path} {KERNEL_VERSION}".encode(), digest_size=16)
-    for result in (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()):
+    for result in results:
         digest.update(np.ascontiguousarray(result).view(np.uint8).tobytes())
     return digest.hexdigest()
 
@@ -73,10 +96,51 @@ def _products(path: str) -> list[Array]:
     results = []
     for rows, n, k in ((1, 48, 67), (5, 96, 64), (40, 70, 130)):
         x, out, both = numbers(1, rows, k), np.empty((rows, n), np.float32), np.empty((rows, n), np.float32)
-        products.product(path, x, packed(path, numbers(2, n, k)), n, out, numbers(3, n), numbers(4, rows, n))
-        products.gated(path, x, packed(path, numbers(5, 2 * n, k)), n, both)
+        products.product(x, packed(path, numbers(2, n, k)), out, numbers(3, n), numbers(4, rows, n))
+        products.gated(x, packed(path, numbers(5, 2 * n, k)), both)
         results += [out, both]
     return results
+
+
+def _integer_products() -> Iterator[Array]:
+    """Every kind of integer form, with few rows and with many, with ordinary numbers and with the largest."""
+    for seed, form in enumerate(INTEGER_FORMS):
+        k, n = max(form.group, DEEP) * form.segments * 2, 70
+        for worst in (False, True):
+            weight = integers_of(form, n, k, seed, worst=worst)
+            out = np.empty(weight.nbytes, np.uint8)
+            products.pack_integers(weight, out)
+            for rows in (1, 5, 40):
+                x, result = numbers(20 + seed, rows, k), np.empty((rows, n), np.float32)
+                if worst:
+                    x = np.where(x > 0, np.float32(1), np.float32(-1))
+                products.product(x, out, result, numbers(3, n), numbers(4, rows, n))
+                both = np.empty((rows, n // 2), np.float32)
+                products.gated(x, out, both)
+                yield result
+                yield both
+
+
+def integers_of(form: Form, n: int, k: int, seed: int, *, worst: bool = False) -> products.Integers:
+    """A fixed matrix in this form; `worst`: of the largest numbers that the form allows."""
+    low, high = (0, 15) if form.scheme.startswith("int4") else (-128, 127)
+    some = np.abs(numbers(30 + seed, n, k)) * np.float32(65536)
+    values = low + some.astype(np.int32) % (high + 1 - low)
+    if worst:
+        values = np.where(values * 2 > low + high, high, low)
+    groups = k // form.group if form.group else 1
+    scales = np.abs(numbers(31 + seed, n, groups)) + np.float32(2**-6)
+    zeros = (values[:, :groups] & 7).astype(np.int8)
+    whole = form.scheme in ("int8", "int4")
+    kind = {"fp32": np.float32, "fp16": np.float16, "bf16": np.uint16}[form.scales]
+    stored = (scales.view(np.uint32) >> 16).astype(np.uint16) if form.scales == "bf16" else scales.astype(kind)
+    return products.Integers(
+        form,
+        values.astype(np.int8),
+        np.ascontiguousarray(scales[:, 0]) if whole else stored,
+        stored if form.offset == "minimum" else zeros if form.offset == "zero" or form.scheme == "int4" else None,
+        (zeros.view(np.uint8) + 1).astype(np.uint8) if form.scheme == "int4" else None,
+    )
 
 
 def _attention(path: str) -> list[Array]:

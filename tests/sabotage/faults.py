@@ -87,10 +87,10 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
     """Queries of the last row [heads, dim] and keys of all rows [slots, kv_heads, dim], as the engine computes them."""
     config, layer, count = weights.config, weights.layers[0], len(tokens)
     x = np.empty((count, config.hidden), np.float32)
-    kernels.embed(weights.path, weights.embed, np.array(tokens, np.int32), config.vocab, config.hidden, x)
+    kernels.embed(weights.embed, np.array(tokens, np.int32), x)
     normed, qkv = np.empty_like(x), np.empty((count, config.qkv_width), np.float32)
     kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
-    kernels.product(weights.path, normed, layer.qkv, config.qkv_width, qkv, bias=layer.qkv_bias)
+    kernels.product(normed, layer.qkv, qkv, bias=layer.qkv_bias)
     size = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
     pool = np.zeros(-(-count // page_tokens) * size, np.uint8)
     slots = np.arange(count, dtype=np.int32)

@@ -30,22 +30,20 @@ def with_wrong_product(model: LoadedModel) -> LoadedModel:
 
 
 def split_by_batch(
-    path: str,
     x: Floats,
     packed: NDArray[np.uint8],
-    n: int,
     out: Floats,
     bias: Floats | None = None,
     residual: Floats | None = None,
 ) -> None:
     if len(x) == 1:
-        kernels.product(path, x, packed, n, out, bias, residual)
+        kernels.product(x, packed, out, bias, residual)
         return
     low, high, third = x.copy(), x.copy(), x.shape[1] // 3
     low[:, third:], high[:, :third] = 0.0, 0.0
     parts = np.empty_like(out), np.empty_like(out)
-    kernels.product(path, low, packed, n, parts[0])
-    kernels.product(path, high, packed, n, parts[1], bias, residual)
+    kernels.product(low, packed, parts[0])
+    kernels.product(high, packed, parts[1], bias, residual)
     np.add(*parts, out=out)
 
 

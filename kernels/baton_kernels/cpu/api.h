@@ -3,6 +3,10 @@
 #pragma once
 #include <cstdint>
 
+namespace baton {
+struct Form;
+}
+
 // The same fields as in layer.py, in the same order.
 struct BatonLayer {
     const float* input_norm;
@@ -13,7 +17,7 @@ struct BatonLayer {
     const void *gate_up, *down;
 };
 struct BatonStep {
-    int path;
+    int path;  // of attention and pages; a matrix says its own
     float eps, scale;
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
     int64_t pool_bytes, page_stride;
@@ -56,14 +60,16 @@ int baton_forced();
 int baton_threads();
 void baton_set_threads(int threads, const int32_t* cores);  // cores: one per thread; null: threads run on any core
 
-long baton_pack_bytes(int path, long n, long k);
-const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed);
-const char* baton_embed(int path, const void* packed, const int32_t* tokens, long rows, long n, long k, float* out);
-const char* baton_product(int path, const float* x, const void* packed, long rows, long n, long k, float* out, const float* bias,
-                          const float* residual);
-const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k,
-                               float* between, float* out);  // out also holds the residual
-const char* baton_gated(int path, const float* x, const void* packed, long rows, long n, long k, float* out);
+const char* baton_describe(baton::Form*);  // checks a form and fills in its size in bytes
+const char* baton_pack(const baton::Form*, int source, const void* weights, void* packed);
+// values [n, k]: int8, or nibbles; scales [n] fp32, or [n, groups] of the form's type; offsets and factors [n, groups]
+const char* baton_pack_integers(const baton::Form*, const int8_t* values, const void* scales, const void* offsets, const uint8_t* factors,
+                                const int32_t* order, void* packed);
+const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float* out);
+const char* baton_product(const float* x, const void* packed, long rows, float* out, const float* bias, const float* residual);
+const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between,
+                               float* out);  // out also holds the residual
+const char* baton_gated(const float* x, const void* packed, long rows, float* out);
 
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
 const char* baton_rotate_write(int path, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,

@@ -49,7 +49,7 @@ const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
     s.rows = static_cast<long>(rows.tokens.size()), s.sequences = static_cast<long>(rows.starts.size());
     s.slots = rows.slots.data(), s.page_of = rows.page_of.data(), s.offset_in_page = rows.offsets.data();
     s.starts = rows.starts.data(), s.counts = rows.counts.data(), s.first_row = rows.first_row.data();
-    const char* wrong = baton_embed(s.path, m.embedding, rows.tokens.data(), s.rows, m.vocab, s.hidden, s.x);
+    const char* wrong = baton_embed(m.embedding, rows.tokens.data(), s.rows, s.x);
     for (long i = 0; i <= m.count && !wrong; ++i) {
         const int64_t offset = m.first_byte + i * m.layer_bytes;
         wrong = baton_layer(&s, i ? m.layers + i - 1 : nullptr, offset - m.layer_bytes, i < m.count ? m.layers + i : nullptr, offset);
@@ -64,7 +64,7 @@ const char* sample(const BatonStep& s, const BatonModel& m, const BatonSampling&
         const long last = rows.first_row[i] + rows.counts[i] - 1;
         if (last != i) std::memmove(s.normed + i * s.hidden, s.normed + last * s.hidden, static_cast<size_t>(s.hidden) * sizeof(float));
     }
-    if (const char* wrong = baton_product(s.path, s.normed, m.head, active, m.vocab, s.hidden, m.logits, nullptr, nullptr)) return wrong;
+    if (const char* wrong = baton_product(s.normed, m.head, active, m.logits, nullptr, nullptr)) return wrong;
     banned.fill(sampling, position, active);
     return baton_sample(m.logits, active, m.vocab, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.choice,
                         position.data(), banned.ids.data(), banned.starts.data(), static_cast<long>(banned.ids.size()), nullptr, 0, tokens,

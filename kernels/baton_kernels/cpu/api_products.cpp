@@ -1,10 +1,12 @@
 // The C functions around packed weights: packing, gathering embedding rows, products. Plans a call (tiles, units,
 // scratch) from its shape; the plan decides speed, never bits.
 #include <initializer_list>
+#include <cstring>
 #include <new>
 
 #include "api.h"
 #include "dispatch.h"
+#include "form.h"
 #include "pack.h"
 #include "pool.h"
 
@@ -12,6 +14,7 @@ using namespace baton;
 
 namespace {
 constexpr long kFewRows = 4;           // with at most so many rows memory limits a product
+constexpr long kIntegerDepth = 896;    // the same of integer forms, whose elements take a byte
 constexpr long kDepth = 448;           // elements of k after which chains continue with the next panel, which is prefetched meanwhile
 constexpr long kSmall = 1 << 14;       // calls of at most so many elements wake no thread
 
@@ -45,128 +48,239 @@ long balanced_share(long panels, long blocks, long threads, long fewest, long wi
     return best;
 }
 
-const Body& product_body(const ProductCall& call, Path path) {
+const Body& product_body(const ProductCall& call) {
     const Operation pairs = call.rows <= kFewRows ? kProductPairs : kProductPairsMany;
-    return body_for(path == kFp32 ? kProductFp32 : path == kPairs ? pairs : kProductAmx);
+    const int32_t scheme = call.form->scheme;
+    return body_for(scheme == kDenseFp32 ? kProductFp32 : scheme == kDensePairs ? pairs : scheme == kDenseAmx ? kProductAmx : kProductIntegers);
+}
+
+// Of integer forms: what a row's packed elements, scales and sums take.
+struct RowBytes {
+    size_t words, scales, sums;
+};
+
+RowBytes row_bytes(const ProductCall& call, const Body& body) {
+    const bool summed = call.form->scheme == kInt4 || call.form->offset != kNoOffset || call.form->middle;
+    const long rows = call.tiles * call.tile_rows;
+    return {static_cast<size_t>(round_up(rows * call.kp * body.quad_words, 64)), static_cast<size_t>(round_up(rows * (call.kp / call.x_block) * 4, 64)),
+            summed ? static_cast<size_t>(round_up(rows * (call.kp / call.group) * 4, 64)) : 0};
+}
+
+// Names the form of a call and the place of its panels.
+void take(ProductCall& call, const void* packed) {
+    const auto* form = static_cast<const Form*>(packed);
+    const char* panels = static_cast<const char*>(packed) + first_panel(*form);
+    call.form = form, call.weights = panels, call.kp = padded_k(*form);
+    call.order = form->ordered ? reinterpret_cast<const int32_t*>(static_cast<const char*>(packed) + kFormBytes) : nullptr;
+    call.x_block = is_grouped(*form) ? form->group : call.kp / (form->segments ? form->segments : 1);
+    call.group = form->group ? form->group : call.kp;
 }
 
 // Decides how the rows are packed; returns the bytes that they take.
-size_t cut_rows(ProductCall& call, Path path) {
-    call.tile_rows = path == kAmx ? kTile : pick_tile_rows(call.rows, product_body(call, path).most_tile_rows);
+size_t cut_rows(ProductCall& call) {
+    const Body& body = product_body(call);
+    call.tile_rows = call.form->scheme == kDenseAmx ? kTile : pick_tile_rows(call.rows, body.most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
-    return static_cast<size_t>(call.tiles * call.tile_rows * padded_depth(path, call.k)) * 4;
+    if (is_dense(*call.form)) return static_cast<size_t>(call.tiles * call.tile_rows * call.kp) * 4;
+    const RowBytes bytes = row_bytes(call, body);
+    return bytes.words + bytes.scales + bytes.sums;
 }
 
-void run_product(ProductCall call, Path path, size_t shared_before) {
-    const Body& body = product_body(call, path);
-    const long kp = padded_depth(path, call.k), threads = call.threads = pool_threads();
+// The depth of a stretch, and how panels and tiles become units, of integer forms.
+void plan_integers(ProductCall& call) {
+    const Form& form = *call.form;
+    const long length = call.kp / form.segments, unit = form.group > kDeep ? form.group : kDeep;
+    call.widen = form.scheme == kInt4 && call.tiles >= 3;
+    call.shifted = form.scheme == kInt8 || form.scheme == kInt8Groups || form.tabled || call.widen;
+    call.depth = call.tiles == 1 ? length : even_share(length, kIntegerDepth / unit * unit, unit);
+    for (call.levels = 2; form.segments >> (call.levels - 1); ++call.levels) {}
+}
+
+void run_one(ProductCall call, size_t shared_before) {
+    const Body& body = product_body(call);
+    const bool dense = is_dense(*call.form);
+    const Path path = static_cast<Path>(call.form->scheme);
+    const long kp = call.kp, threads = call.threads = pool_threads();
     const long panels = round_up(call.n, kPanel) / kPanel, halves = call.gated ? 2 : 1;
-    const size_t packed = cut_rows(call, path);
-    const bool many = call.tiles >= 3;
-    call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
-    call.depth = call.tiles == 1 || (!many && path == kAmx) ? kp : path == kAmx ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
-    call.block_tiles = !many ? call.tiles : path == kAmx ? even_share(call.tiles, 32, 2) : least(call.tiles, 192 / call.tile_rows);
+    const size_t packed = cut_rows(call);
+    const bool many = call.tiles >= 3, tiles = dense && path == kAmx;
+    if (dense) {
+        call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
+        call.depth = call.tiles == 1 || (!many && tiles) ? kp : tiles ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
+        call.levels = 1;
+    } else {
+        plan_integers(call);
+    }
+    call.block_tiles = !many ? call.tiles : tiles ? even_share(call.tiles, 32, 2) : least(call.tiles, 192 / call.tile_rows);
     const long blocks = (call.tiles + call.block_tiles - 1) / call.block_tiles;
     // Tiles: rows too deep for the second-level cache are read again for every unit, so units are wide then.
-    const bool deep = path == kAmx && many && call.block_tiles * kTile * kp * 2 > 1 << 20;
-    const long widest = !many ? 32 : deep ? 14 : path == kAmx ? 2 : 8;
-    if (path == kAmx) {
+    const bool deep = tiles && many && call.block_tiles * kTile * kp * 2 > 1 << 20;
+    const long widest = !many ? 32 : deep ? 14 : tiles ? 2 : 8;
+    if (tiles) {
         call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
         call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
     } else {
         call.chunk_panels = balanced_share(panels, blocks, threads, many ? 6 : 12, widest);
     }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
-    const long floats = halves * call.chunk_panels * call.block_tiles * call.tile_rows * kPanel + (call.widen ? call.depth * kPanel : 0);
-    reserve_scratch(static_cast<size_t>(floats) * 4);
+    const long wide = !call.widen ? 0 : dense ? call.depth * kPanel : call.depth * kPanel / 4;
+    reserve_scratch(static_cast<size_t>(call.levels * halves * call.chunk_panels * call.block_tiles * call.tile_rows * kPanel + wide) * 4);
     const bool ready = call.packed_x;
     if (!ready) {
         char* shared = shared_scratch(shared_before + packed);
-        if (shared_before && !call.packed_out) call.out = reinterpret_cast<float*>(shared);
         call.packed_x = shared + shared_before;
     }
+    if (!dense) {
+        const RowBytes bytes = row_bytes(call, body);
+        call.x_scales = reinterpret_cast<float*>(call.packed_x + bytes.words);
+        call.x_sums = bytes.sums ? reinterpret_cast<int32_t*>(call.packed_x + bytes.words + bytes.scales) : nullptr;
+    }
+    const auto pack = [&](long t) { dense ? body.pack_rows(call, path, t) : body.pack_bytes(call, t); };
     if (ready) {
     } else if (call.rows * call.k <= kSmall) {
         const FlushDenormals flush;
-        for (long t = 0; t < call.tiles; ++t) body.pack_rows(call, path, t);
+        for (long t = 0; t < call.tiles; ++t) pack(t);
     } else {
-        parallel(call.tiles, [&](long t, int) { body.pack_rows(call, path, t); });
+        parallel(call.tiles, [&](long t, int) { pack(t); });
     }
-    parallel(blocks * call.chunks, [&](long unit, int thread) { body.product(call, path, unit, thread_scratch(thread)); });
+    parallel(blocks * call.chunks, [&](long unit, int thread) {
+        dense ? body.product(call, path, unit, thread_scratch(thread)) : body.product_integer(call, unit, thread_scratch(thread));
+    });
 }
+
+// Calls `one` with each matrix of a stack, or with the matrix itself, and with the first of its columns.
+template <class Function>
+void each_part(const void* packed, Function one) {
+    const auto* form = static_cast<const Form*>(packed);
+    if (form->scheme != kStack) return one(packed, 0L);
+    long column = 0;
+    for (long part = 0; part < kMostParts && form->parts[part]; ++part) {
+        const char* at = static_cast<const char*>(packed) + form->parts[part];
+        one(at, column);
+        column += reinterpret_cast<const Form*>(at)->n;
+    }
+}
+
+size_t packed_rows_bytes(ProductCall call, const void* packed) {
+    size_t most = 0;
+    each_part(packed, [&](const void* part, long) {
+        take(call, part);
+        const size_t bytes = cut_rows(call);
+        if (bytes > most) most = bytes;
+    });
+    return most;
+}
+
+// out and residual have rows of `call.out_row` elements.
+void run_product(const ProductCall& call, const void* packed, size_t shared_before) {
+    each_part(packed, [&](const void* part, long column) {
+        ProductCall one = call;
+        take(one, part);
+        one.n = one.form->n / (call.gated ? 2 : 1), one.out = call.out ? call.out + column : nullptr;
+        if (call.bias) one.bias = call.bias + column;
+        if (call.residual) one.residual = call.residual + column;
+        run_one(one, shared_before);
+    });
+}
+
+const Form& form_of(const void* packed) { return *static_cast<const Form*>(packed); }
+constexpr const char* kNoMemory = "out of memory for the scratch space of a product: use smaller chunks";
 }  // namespace
 
 extern "C" {
 
-long baton_pack_bytes(int path, long n, long k) { return packed_bytes(static_cast<Path>(path), n, k); }
+const char* baton_describe(Form* form) { return describe(*form); }
 
-const char* baton_pack(int path, int source, const void* weights, long n, long k, void* packed) {
+const char* baton_pack(const Form* form, int source, const void* weights, void* packed) {
     const Turn turn;
-    parallel(round_up(n, kPanel) / kPanel, [&](long panel, int) {
-        pack_panel(static_cast<Path>(path), static_cast<Source>(source), weights, n, k, panel, packed);
+    std::memcpy(packed, form, sizeof(Form));
+    char* panels = static_cast<char*>(packed) + first_panel(*form);
+    parallel(round_up(form->n, kPanel) / kPanel, [&](long panel, int) {
+        pack_panel(static_cast<Path>(form->scheme), static_cast<Source>(source), weights, form->n, form->k, panel, panels);
     });
     return nullptr;
 }
 
-const char* baton_embed(int path, const void* packed, const int32_t* tokens, long rows, long n, long k, float* out) {
-    for (long r = 0; r < rows; ++r)
-        if (tokens[r] < 0 || tokens[r] >= n) return "tokens: an id lies outside the vocabulary";
+const char* baton_pack_integers(const Form* form, const int8_t* values, const void* scales, const void* offsets, const uint8_t* factors,
+                                const int32_t* order, void* packed) {
     const Turn turn;
-    parallel(rows, [&](long r, int) { unpack_column(static_cast<Path>(path), packed, k, tokens[r], out + r * k); });
+    std::memset(packed, 0, kFormBytes);
+    std::memcpy(packed, form, sizeof(Form));
+    if (form->ordered) std::memcpy(static_cast<char*>(packed) + kFormBytes, order, static_cast<size_t>(form->k) * 4);
+    char* panels = static_cast<char*>(packed) + first_panel(*form);
+    parallel(round_up(form->n, kPanel) / kPanel, [&](long panel, int) { pack_integer_panel(*form, values, scales, offsets, factors, panel, panels); });
     return nullptr;
 }
 
-const char* baton_product(int path, const float* x, const void* packed, long rows, long n, long k, float* out, const float* bias,
-                          const float* residual) try {
+const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float* out) {
+    const Form& form = form_of(packed);
+    if (form.scheme == kStack) return "packed: a stack has no rows of an embedding";
+    for (long r = 0; r < rows; ++r)
+        if (tokens[r] < 0 || tokens[r] >= form.n) return "tokens: an id lies outside the vocabulary";
+    const Turn turn;
+    const char* panels = static_cast<const char*>(packed) + first_panel(form);
+    parallel(rows, [&](long r, int) {
+        if (is_dense(form))
+            unpack_column(static_cast<Path>(form.scheme), panels, form.k, tokens[r], out + r * form.k);
+        else
+            unpack_integer_column(form, static_cast<const char*>(packed), tokens[r], out + r * form.k);
+    });
+    return nullptr;
+}
+
+const char* baton_product(const float* x, const void* packed, long rows, float* out, const float* bias, const float* residual) try {
     if (rows == 0) return nullptr;
     const Turn turn;
     ProductCall call{};
-    call.x = x, call.weights = packed, call.bias = bias, call.residual = residual, call.out = out;
-    call.rows = rows, call.n = n, call.k = k;
-    run_product(call, static_cast<Path>(path), 0);
+    call.x = x, call.bias = bias, call.residual = residual, call.out = out;
+    call.rows = rows, call.k = form_of(packed).k, call.out_row = form_of(packed).n;
+    run_product(call, packed, 0);
     return nullptr;
 } catch (const std::bad_alloc&) {
-    return "out of memory for the scratch space of a product: use smaller chunks";
+    return kNoMemory;
 }
 
-// SwiGLU and the product after it; the result of the first is written in the packed form that the second reads.
-const char* baton_feed_forward(int path, const float* x, const void* gate_up, const void* down, long rows, long ffn, long k, float* between,
-                               float* out) try {
-    if (ffn % kPanel || rows == 0) {
-        const char* wrong = baton_gated(path, x, gate_up, rows, ffn, k, between);
-        return wrong ? wrong : baton_product(path, between, down, rows, k, ffn, out, nullptr, out);
+// SwiGLU and the product after it. If both are dense, the first writes its result in the packed form that the second reads.
+const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between, float* out) try {
+    const long ffn = form_of(down).k, n = form_of(down).n;
+    if (ffn % kPanel || rows == 0 || !is_dense(form_of(gate_up)) || !is_dense(form_of(down))) {
+        const char* wrong = baton_gated(x, gate_up, rows, between);
+        return wrong ? wrong : baton_product(between, down, rows, out, nullptr, out);
     }
     const Turn turn;
-    const Path kind = static_cast<Path>(path);
     ProductCall first{}, second{};
-    first.x = x, first.weights = gate_up, first.rows = rows, first.n = ffn, first.k = k, first.gated = true;
-    second.weights = down, second.out = out, second.residual = out, second.rows = rows, second.n = k, second.k = ffn;
-    const size_t packed = cut_rows(second, kind);
-    first.packed_out = second.packed_x = shared_scratch(packed + cut_rows(first, kind));  // the first product's x lies behind
-    run_product(first, kind, packed);
-    run_product(second, kind, 0);
+    first.x = x, first.rows = rows, first.k = form_of(gate_up).k, first.gated = true;
+    second.out = out, second.residual = out, second.rows = rows, second.n = second.out_row = n, second.k = ffn;
+    take(second, down);
+    const size_t packed = cut_rows(second);
+    first.packed_out = second.packed_x = shared_scratch(packed + packed_rows_bytes(first, gate_up));  // the first product's x lies behind
+    run_product(first, gate_up, packed);
+    run_product(second, down, 0);
     return nullptr;
 } catch (const std::bad_alloc&) {
-    return "out of memory for the scratch space of a product: use smaller chunks";
+    return kNoMemory;
 }
 
-const char* baton_gated(int path, const float* x, const void* packed, long rows, long n, long k, float* out) try {
+const char* baton_gated(const float* x, const void* packed, long rows, float* out) try {
     if (rows == 0) return nullptr;
+    const long both_n = form_of(packed).n, n = both_n / 2;
     const Turn turn;
     ProductCall call{};
-    call.x = x, call.weights = packed, call.out = out;
-    call.rows = rows, call.n = n, call.k = k, call.gated = true;
-    if (n % kPanel == 0) {
-        run_product(call, static_cast<Path>(path), 0);
+    call.x = x, call.rows = rows, call.k = form_of(packed).k;
+    if (n % kPanel == 0 && form_of(packed).scheme != kStack) {
+        call.out = out, call.out_row = n, call.gated = true;
+        run_product(call, packed, 0);
         return nullptr;
     }
-    call.gated = false, call.n = 2 * n;
-    run_product(call, static_cast<Path>(path), static_cast<size_t>(round_up(rows * 2 * n, 16)) * 4);
-    const auto* both = reinterpret_cast<const float*>(shared_scratch(0));
+    const auto before = static_cast<size_t>(round_up(rows * both_n, 16)) * 4;
+    call.out_row = both_n;
+    call.out = reinterpret_cast<float*>(shared_scratch(before + packed_rows_bytes(call, packed)));
+    run_product(call, packed, before);
+    const float* both = call.out;
     const Body& body = body_for(kRows);
-    parallel(rows, [&](long r, int) { body.gate(both + r * 2 * n, out + r * n, 1, n); });
+    parallel(rows, [&](long r, int) { body.gate(both + r * both_n, out + r * n, 1, n); });
     return nullptr;
 } catch (const std::bad_alloc&) {
-    return "out of memory for the scratch space of a product: use smaller chunks";
+    return kNoMemory;
 }
 }

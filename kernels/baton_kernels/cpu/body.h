@@ -6,22 +6,31 @@
 #define BATON_TILES_ONLY
 #elif defined(__AVX512BF16__)
 #define BATON_PAIRS_ONLY
+#elif defined(__AVX512VNNI__)
+#define BATON_QUADS_ONLY
 #else
 #define BATON_ALL
 #endif
-#include "calls.h"
+#include "form.h"
 #include "math.h"
 #include "tile.h"
-#ifndef BATON_PAIRS_ONLY
+#if !defined(BATON_PAIRS_ONLY) && !defined(BATON_QUADS_ONLY)
 #include "tiles.h"
 #include "product_tiles.h"
 #endif
 #include "product.h"
+#if defined(BATON_ALL) || defined(BATON_QUADS_ONLY)
+#include "quads.h"
+#include "activations.h"
+#include "product_integer.h"
+#endif
+#ifndef BATON_QUADS_ONLY
 #include "attention_blocks.h"
 #ifndef BATON_PAIRS_ONLY
 #include "attention_tiles.h"
 #endif
 #include "attention.h"
+#endif
 #ifdef BATON_ALL
 #include "rows.h"
 #include "sample.h"
@@ -48,9 +57,11 @@ static void log_exp(const float* x, float* logs, float* exps, long n) {
         store_first(exps + i, n - i, exp(v));
     }
 }
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kHasPairs, pack_rows, product, gate, attention, rmsnorm, rotate, sample, log_exp, copy};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kQuadWords, kHasPairs, pack_rows, product, pack_bytes, product_integer, gate, attention, rmsnorm, rotate, sample, log_exp, copy};
+#elif defined(BATON_QUADS_ONLY)
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kQuadWords, kHasPairs, nullptr, nullptr, pack_bytes, product_integer, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #else
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kHasPairs, pack_rows, product, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr};
 #endif
 }  // namespace baton::BODY
 

@@ -18,6 +18,8 @@ static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
 static inline long padded_depth(Path path, long k) { return round_up(k, path == kFp32 ? 1 : path == kPairs ? 2 : 2 * kTile); }
 
+struct Form;  // form.h
+
 struct ProductCall {
     const float* x;
     const void* weights;
@@ -25,6 +27,7 @@ struct ProductCall {
     float* out;
     long rows, n, k;    // n: columns of out (gated: of each half)
     bool gated;         // columns c and n + c of the weights make one output
+    long out_row;       // distance of two rows of out and residual
     char* packed_out;   // gated: the outputs go here, packed as x of the next product, instead of to out
     // planned by api_products.cpp
     long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
@@ -34,6 +37,14 @@ struct ProductCall {
     long depth;                // chain elements between two visits of the same outputs
     bool widen;                // weights are widened once per unit into scratch
     char* packed_x;
+    // of integer forms
+    const Form* form;
+    const int32_t* order;      // input i is element order[i] of a row; null: i
+    long kp, x_block, group;   // padded k; inputs that share a scale of a row; inputs whose sum is kept
+    bool shifted;              // bodies whose instruction wants it keep x + 128
+    long levels;               // of partial sums in scratch: of a segment, and of the tree of segments
+    float* x_scales;           // [tile][block][row]
+    int32_t* x_sums;           // [tile][group][row]; null: the form needs none
 };
 
 struct AttentionCall {
@@ -78,9 +89,12 @@ struct SampleCall {
 struct Body {
     const char* name;
     long most_tile_rows;
+    long quad_words; // words that four int8 of a row take
     bool has_pairs;  // multiplies packed pairs directly, so weights need no widening
     void (*pack_rows)(const ProductCall&, Path, long tile);
     void (*product)(const ProductCall&, Path, long unit, float* scratch);
+    void (*pack_bytes)(const ProductCall&, long tile);
+    void (*product_integer)(const ProductCall&, long unit, float* scratch);
     void (*gate)(const float* both, float* out, long rows, long n);
     void (*attention)(const AttentionCall&, Path, long unit, float* scratch);
     void (*rmsnorm)(const float* x, const float* weight, long k, float eps, float* out);
@@ -97,7 +111,7 @@ constexpr long kAttentionScratch =
     kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 2 * kBlock * kMaxDim;
 // Weak: a library may be built without some of them (build.py), and their addresses are null then.
 extern const Body body_plain __attribute__((weak)), body_avx2 __attribute__((weak)), body_avx512 __attribute__((weak)),
-    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak));
+    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak));
 
 // select.cpp: the `count` best of values by (value, lowest id), in order. ids, best and keys have room for vocab entries.
 void best_of(const float* values, long vocab, long count, int32_t* ids, float* best, uint64_t* keys);

@@ -12,8 +12,8 @@
 namespace baton {
 namespace {
 std::atomic<int> forced{-1};
-const Body* const bodies[kBodies] = {&body_plain, &body_avx2, &body_avx512, &body_avx512bf16, &body_amx};
-constexpr int kPlain = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kTiles = 4;
+const Body* const bodies[kBodies] = {&body_plain, &body_avx2, &body_avx512, &body_avx512bf16, &body_amx, &body_avx512vnni};
+constexpr int kPlain = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3, kTiles = 4, kAvx512Vnni = 5;
 
 bool has_avx512() {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
@@ -23,6 +23,11 @@ bool has_avx512() {
 bool has_bf16() {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & (1u << 5));
+}
+
+bool has_vnni() {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & (1u << 11));
 }
 
 // A process must ask the operating system once for permission to use tiles, which add 8 KiB of registers per thread.
@@ -43,6 +48,7 @@ bool machine_runs(int body) {
     if (body == kPlain || body == kAvx2) return machine_supported();
     if (body == kAvx512) return has_avx512();
     if (body == kAvx512Bf16) return has_avx512() && has_bf16();
+    if (body == kAvx512Vnni) return has_avx512() && has_vnni();
     static const bool tiles = has_avx512() && has_tiles();
     return body == kTiles && tiles;
 }
@@ -51,6 +57,7 @@ int best(Operation operation) {
     static const bool wide = has_avx512(), pairs = wide && has_bf16(), slow_pairs = is_intel();
     if (machine_runs(kTiles) && body_knows(kTiles, operation)) return kTiles;
     if (!wide) return kAvx2;
+    if (operation == kProductIntegers) return machine_runs(kAvx512Vnni) ? kAvx512Vnni : kAvx512;
     if (!pairs) return kAvx512;
     if (operation == kProductPairs) return kAvx512Bf16;
     if ((operation == kProductPairsMany || operation == kAttentionPairs) && !slow_pairs) return kAvx512Bf16;
@@ -74,6 +81,7 @@ int body_missing() {
 
 bool body_knows(int body, Operation operation) {
     if (body == kTiles) return operation == kProductAmx || operation == kAttentionAmx;
+    if (body == kAvx512Vnni) return operation == kProductIntegers;
     return body != kAvx512Bf16 || operation == kProductPairs || operation == kProductPairsMany || operation == kAttentionPairs;
 }
 

@@ -66,6 +66,23 @@ INLINE void store_high(uint16_t* p, Ints a) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(a.v, 16)));
 }
 
+INLINE Ints even_bytes(Ints a) { return {_mm512_srai_epi16(_mm512_slli_epi16(a.v, 8), 8)}; }
+INLINE Ints odd_bytes(Ints a) { return {_mm512_srai_epi16(a.v, 8)}; }
+INLINE Ints dot_words(Ints a, Ints b) { return {_mm512_madd_epi16(a.v, b.v)}; }
+INLINE Ints multiply_words(Ints a, Ints b) { return {_mm512_mullo_epi16(a.v, b.v)}; }
+INLINE Ints subtract_bytes(Ints a, Ints b) { return {_mm512_sub_epi8(a.v, b.v)}; }
+INLINE Ints times(Ints a, Ints b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
+INLINE Ints load_table(const int8_t* p) { return {_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+INLINE Ints look_up(Ints table, Ints at) { return {_mm512_shuffle_epi8(table.v, at.v)}; }
+INLINE void store_bytes(int8_t* p, Ints a) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(a.v)); }
+INLINE Ints widen_bytes(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+INLINE Ints widen_words(const uint16_t* p) { return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+INLINE Lanes widen_fp16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+#ifdef __AVX512VNNI__
+// Four products of an unsigned and a signed byte per lane, added to c without saturation.
+INLINE Ints dot_bytes(Ints c, Ints positive, Ints s) { return {_mm512_dpbusd_epi32(c.v, positive.v, s.v)}; }
+#endif
+
 // Row i's lane j becomes row j's lane i: within quarters of a register, then whole quarters.
 INLINE void transpose(Ints (&v)[16]) {
     __m512i t[16], u[16];

@@ -62,6 +62,50 @@ INLINE float tree_max(Lanes a) {
 }
 INLINE void store_high(uint16_t* p, Ints a) { EACH p[i] = static_cast<uint16_t>(a.v[i] >> 16); }
 
+// Bytes and words inside the lanes: the even or odd bytes of each lane as two signed words, products of words by pairs, and
+// a table of sixteen bytes.
+INLINE int32_t low_word(uint32_t x) { return static_cast<int16_t>(x & 0xFFFFu); }
+INLINE int32_t high_word(uint32_t x) { return static_cast<int16_t>(x >> 16); }
+INLINE uint32_t pair_of(int32_t low, int32_t high) { return (static_cast<uint32_t>(low) & 0xFFFFu) | static_cast<uint32_t>(high) << 16; }
+INLINE Ints even_bytes(Ints a) { EACH a.v[i] = pair_of(static_cast<int8_t>(a.v[i]), static_cast<int8_t>(a.v[i] >> 16)); return a; }
+INLINE Ints odd_bytes(Ints a) { EACH a.v[i] = pair_of(static_cast<int8_t>(a.v[i] >> 8), static_cast<int8_t>(a.v[i] >> 24)); return a; }
+INLINE Ints dot_words(Ints a, Ints b) {
+    EACH a.v[i] = static_cast<uint32_t>(low_word(a.v[i]) * low_word(b.v[i]) + high_word(a.v[i]) * high_word(b.v[i]));
+    return a;
+}
+INLINE Ints multiply_words(Ints a, Ints b) {
+    EACH a.v[i] = pair_of(low_word(a.v[i]) * low_word(b.v[i]), high_word(a.v[i]) * high_word(b.v[i]));
+    return a;
+}
+INLINE Ints subtract_bytes(Ints a, Ints b) {
+    EACH a.v[i] = ((a.v[i] | 0x80808080u) - (b.v[i] & 0x7F7F7F7Fu)) ^ ((a.v[i] ^ ~b.v[i]) & 0x80808080u);
+    return a;
+}
+INLINE Ints times(Ints a, Ints b) { EACH a.v[i] *= b.v[i]; return a; }
+INLINE Ints load_table(const int8_t* p) { Ints r; for (int i = 0; i < 64; ++i) std::memcpy(reinterpret_cast<char*>(r.v) + i, p + i % 16, 1); return r; }
+INLINE Ints look_up(Ints table, Ints at) {
+    Ints r;
+    const auto *t = reinterpret_cast<const uint8_t*>(table.v), *from = reinterpret_cast<const uint8_t*>(at.v);
+    for (int i = 0; i < 64; ++i) reinterpret_cast<uint8_t*>(r.v)[i] = t[from[i] & 15];
+    return r;
+}
+INLINE void store_bytes(int8_t* p, Ints a) { EACH p[i] = static_cast<int8_t>(a.v[i]); }
+INLINE Ints widen_bytes(const int8_t* p) { Ints r; EACH r.v[i] = static_cast<uint32_t>(static_cast<int32_t>(p[i])); return r; }
+INLINE Ints widen_words(const uint16_t* p) { Ints r; EACH r.v[i] = p[i]; return r; }
+INLINE Lanes widen_fp16(const uint16_t* p) {
+    Lanes r;
+    EACH {
+        const uint32_t sign = static_cast<uint32_t>(p[i] & 0x8000u) << 16, rest = p[i] & 0x7FFFu;
+        uint32_t word = rest << 13;  // as if the exponent had fp32's bias, which is 112 higher
+        if (rest >= 0x7C00u) word += 224u << 23;  // infinity and NaN
+        else if (rest >= 0x0400u) word += 112u << 23;
+        else { const float small = static_cast<float>(rest) * 0x1p-24f; std::memcpy(&word, &small, 4); }
+        word |= sign;
+        std::memcpy(r.v + i, &word, 4);
+    }
+    return r;
+}
+
 // Row i's lane j becomes row j's lane i.
 INLINE void transpose(Ints (&v)[16]) {
     alignas(64) uint32_t from[16][16], to[16][16];

@@ -11,7 +11,7 @@
 using namespace baton;
 
 namespace {
-enum Limit { kRead, kChains, kPairDots, kTileDots };
+enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots };
 
 #define R12(I) I("0") I("1") I("2") I("3") I("4") I("5") I("6") I("7") I("8") I("9") I("10") I("11")
 #define R24(I) R12(I) I("12") I("13") I("14") I("15") I("16") I("17") I("18") I("19") I("20") I("21") I("22") I("23")
@@ -20,6 +20,8 @@ enum Limit { kRead, kChains, kPairDots, kTileDots };
 #define FMA_WIDE(k) "vfmadd231ps %%zmm30,%%zmm31,%%zmm" k "\n"
 #define FMA(k) "vfmadd231ps %%ymm14,%%ymm15,%%ymm" k "\n"
 #define DOT(k) "vdpbf16ps %%zmm30,%%zmm31,%%zmm" k "\n"
+#define QUAD(k) "vpdpbusd %%zmm30,%%zmm31,%%zmm" k "\n"
+#define WORDS(k) "vpmaddwd %%ymm14,%%ymm15,%%ymm13\nvpaddd %%ymm13,%%ymm" k ",%%ymm" k "\n"
 #define LOW "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
 #define HIGH "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm30", "xmm31"
 
@@ -36,6 +38,16 @@ __attribute__((target("avx512f"))) void pair_dots(long steps) {
 void chains_narrow(long steps) {
     __asm__ volatile(R12(CLEAR) CLEAR("14") CLEAR("15")::: LOW);
     for (long s = 0; s < steps; ++s) __asm__ volatile(R12(FMA)::: LOW);
+}
+
+__attribute__((target("avx512f"))) void quad_dots(long steps) {
+    __asm__ volatile(R24(CLEAR_WIDE) CLEAR_WIDE("30") CLEAR_WIDE("31")::: LOW, HIGH);
+    for (long s = 0; s < steps; ++s) __asm__ volatile(R24(QUAD)::: LOW, HIGH);
+}
+
+void word_dots(long steps) {
+    __asm__ volatile(R12(CLEAR) CLEAR("14") CLEAR("15")::: LOW);
+    for (long s = 0; s < steps; ++s) __asm__ volatile(R12(WORDS)::: LOW);
 }
 
 void tile_dots(long steps) {
@@ -64,7 +76,7 @@ extern "C" {
 // second over `amount` steps per thread. 0 where this machine lacks the instruction.
 double baton_limit(int limit, const void* memory, long amount) {
     const bool wide = body_usable(2);
-    if ((limit == kPairDots && !body_usable(3)) || (limit == kTileDots && !body_usable(4))) return 0.0;
+    if ((limit == kPairDots && !body_usable(3)) || (limit == kTileDots && !body_usable(4)) || (limit == kQuadDots && !body_usable(5))) return 0.0;
     const Turn turn;
     const long threads = pool_threads(), part = amount / threads / 256 * 256;
     std::vector<double> began(static_cast<size_t>(threads)), ended(began);
@@ -74,9 +86,12 @@ double baton_limit(int limit, const void* memory, long amount) {
         if (limit == kChains) wide ? chains_wide(amount) : chains_narrow(amount);
         if (limit == kPairDots) pair_dots(amount);
         if (limit == kTileDots) tile_dots(amount);
+        if (limit == kQuadDots) quad_dots(amount);
+        if (limit == kWordDots) word_dots(amount);
         ended[static_cast<size_t>(unit)] = seconds_now();
     });
-    const double step = limit == kChains ? (wide ? 24.0 * 32 : 12.0 * 16) : limit == kPairDots ? 24.0 * 64 : 4.0 * 16 * 16 * 64;
+    const double steps[] = {0.0, wide ? 24.0 * 32 : 12.0 * 16, 24.0 * 64, 4.0 * 16 * 16 * 64, 24.0 * 128, 12.0 * 32};
+    const double step = steps[limit];
     const double work = limit == kRead ? static_cast<double>(part) : static_cast<double>(amount) * step;
     return work * static_cast<double>(threads) / (*std::max_element(ended.begin(), ended.end()) - *std::min_element(began.begin(), began.end()));
 }

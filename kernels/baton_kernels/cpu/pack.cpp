@@ -35,10 +35,6 @@ long word_of(Path path, long i, long c) {
 }
 }  // namespace
 
-long packed_bytes(Path path, long n, long k) {
-    return round_up(n, kPanel) * padded_depth(path, k) * element_bytes(path);
-}
-
 void pack_panel(Path path, Source source, const void* weights, long n, long k, long panel, void* packed) {
     const long kp = padded_depth(path, k);
     for (long c = 0; c < kPanel; ++c) {

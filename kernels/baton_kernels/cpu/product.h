@@ -69,6 +69,7 @@ INLINE void put_rows(Path path, long R, long elements, uint32_t* to, Value value
 #endif
 }
 
+#ifndef BATON_QUADS_ONLY
 // Writes one tile of x.
 static void pack_rows(const ProductCall& call, Path path, long t) {
 #ifndef BATON_PAIRS_ONLY
@@ -85,13 +86,15 @@ static void pack_rows(const ProductCall& call, Path path, long t) {
 #endif
 }
 
+#endif
+
 // The tiles and panels of one unit, and the place of its outputs' chains in scratch.
 struct Unit {
     long R, kp, panels, p0, p1, t0, t1, halves, chunk_panels, block_tiles;
     float* scratch;
 
-    Unit(const ProductCall& call, Path path, long unit, float* at) {
-        R = call.tile_rows, kp = padded_depth(path, call.k), halves = call.gated ? 2 : 1, scratch = at;
+    Unit(const ProductCall& call, long depth, long unit, float* at) {
+        R = call.tile_rows, kp = depth, halves = call.gated ? 2 : 1, scratch = at;
         panels = round_up(call.n, kPanel) / kPanel, chunk_panels = call.chunk_panels, block_tiles = call.block_tiles;
         p0 = unit % call.chunks * chunk_panels, p1 = least(p0 + chunk_panels, panels);
         t0 = unit / call.chunks * block_tiles, t1 = least(t0 + block_tiles, call.tiles);
@@ -130,7 +133,7 @@ INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind:
     panel_rows<Kind>(rows, x + before * Kind::kPerStep * rows, w + before * kPanel, last, acc, fresh && before == 0, ahead);
 }
 
-#ifndef BATON_TILES_ONLY
+#if !defined(BATON_TILES_ONLY) && !defined(BATON_QUADS_ONLY)
 static void product_chains(const ProductCall& call, Path path, const Unit& u) {
     const long R = u.R, kp = u.kp, tiles = u.t1 - u.t0;
     float* wide = u.beyond();
@@ -168,7 +171,7 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
 
 #endif
 
-#ifndef BATON_PAIRS_ONLY
+#if !defined(BATON_PAIRS_ONLY) && !defined(BATON_QUADS_ONLY)
 static void product_tiles(const ProductCall& call, const Unit& u) {
     Tiles tiles;
     const auto* x = reinterpret_cast<const uint16_t*>(call.packed_x);
@@ -196,6 +199,7 @@ static void product_tiles(const ProductCall& call, const Unit& u) {
 
 #endif
 
+#ifndef BATON_QUADS_ONLY
 // Finishes one panel of a tile's outputs: bias, residual or gate, then the write.
 static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Unit& u, long t, long p) {
     const long column = p * kPanel, row0 = t * u.R, rows = least(u.R, call.rows - row0);
@@ -218,7 +222,7 @@ static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Un
                 store_high(tiles + r * 32 + 16 * c, round_bits(v));
                 continue;
             }
-            const long to = (row0 + r) * call.n + at;
+            const long to = (row0 + r) * call.out_row + at;
             if (call.bias) v = v + bias;
             if (call.residual) v = v + (n >= 16 ? load(call.residual + to) : load_first(call.residual + to, n, 0.0f));
             if (n >= 16)
@@ -230,7 +234,7 @@ static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Un
 }
 
 static void product(const ProductCall& call, Path path, long unit, float* scratch) {
-    const Unit u(call, path, unit, scratch);
+    const Unit u(call, padded_depth(path, call.k), unit, scratch);
 #if defined(BATON_TILES_ONLY)
     product_tiles(call, u);
 #elif defined(BATON_PAIRS_ONLY)
@@ -244,6 +248,8 @@ static void product(const ProductCall& call, Path path, long unit, float* scratc
     for (long t = u.t0; t < u.t1; ++t)
         for (long p = u.p0; p < u.p1; ++p) finish(call, path, u, t, p);
 }
+
+#endif
 
 #ifdef BATON_ALL
 // SwiGLU for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].

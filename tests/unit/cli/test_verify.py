@@ -22,7 +22,7 @@ from cli.verify.restless_worker import Restless
 from cli.verify.sabotage import Sabotage, Sabotaged, load_saboteur
 from decode_svc.speculation.draft_length import Acceptance, Candidate
 from engine.builtin import tiny
-from engine.model.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint
 from mesh.settings import read_settings
 
 TIERS = ("gateway", "prefill", "decode")

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from engine.builtin import DRAFT, MODEL, PAIR, ensure_random, make_model, tiny
-from engine.model.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint
 from engine.model.config import read_config
 
 BYTES = 16e6  # what both models may weigh

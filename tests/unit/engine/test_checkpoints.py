@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from engine.builtin import tiny
-from engine.model.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.errors import WHOLE_FILE, ModelError
 from engine.model.config import Rope, read_config
-from engine.model.errors import WHOLE_FILE, ModelError
 from engine.model.weights import open_weights
 
 

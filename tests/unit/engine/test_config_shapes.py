@@ -9,8 +9,8 @@ import pytest
 import transformers
 
 from engine.builtin import tiny
+from engine.formats.errors import ModelError
 from engine.model.config import read_config
-from engine.model.errors import ModelError
 
 ABSENT = object()
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}

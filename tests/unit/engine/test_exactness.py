@@ -100,16 +100,16 @@ def test_layers_in_one_call_give_the_bits_of_single_kernels(
 def test_a_product_that_splits_its_chain_by_the_batch_is_noticed(folder: Path, engine: Any, words: Words) -> None:
     """The control of all tests above: a product whose bits depend on the batch makes them fail."""
 
-    def split(path: str, x: Any, packed: Any, n: int, out: Any, bias: Any = None, residual: Any = None) -> None:
+    def split(x: Any, packed: Any, out: Any, bias: Any = None, residual: Any = None) -> None:
         if len(x) == 1:
-            baton_kernels.product(path, x, packed, n, out, bias, residual)
+            baton_kernels.product(x, packed, out, bias, residual)
             return
         halves = [x.copy(), x.copy()]
         cut = x.shape[1] // 3  # in a half the tiles of `amx` would meet no sum of three
         halves[0][:, cut:], halves[1][:, :cut] = 0.0, 0.0
         parts = [np.empty_like(out), np.empty_like(out)]
-        baton_kernels.product(path, halves[0], packed, n, parts[0])
-        baton_kernels.product(path, halves[1], packed, n, parts[1], bias, residual)
+        baton_kernels.product(halves[0], packed, parts[0])
+        baton_kernels.product(halves[1], packed, parts[1], bias, residual)
         np.add(*parts, out=out)
 
     prompt = words(40)

@@ -14,9 +14,9 @@ import transformers
 
 from engine.builtin import tiny
 from engine.builtin.safetensors import write_safetensors
-from engine.model.checkpoint import Checkpoint
+from engine.formats.checkpoint import Checkpoint
+from engine.formats.errors import ModelError
 from engine.model.config import read_config
-from engine.model.errors import ModelError
 from engine.model.rope import inverse_frequencies
 from engine.model.weights import open_weights
 from tests.unit.engine.test_transformers import logits_of, oracle
@@ -249,7 +249,7 @@ def many(folder: Path) -> None:
 REFUSED: list[tuple[Edit, str]] = [
     (bins, r"model\.safetensors: .*\.bin files.*python -c .*AutoModelForCausalLM.*save_pretrained"),
     (adapter, r"adapter of meta-llama/Llama-3\.1-8B.*merge"),
-    (gguf, r"safetensors, not GGUF"),
+    (gguf, r"ts weights are GGUF: name the file itself"),
     (without_weights, r"model\.safetensors: .*save_pretrained"),
     (pipe("model.safetensors"), r"model\.safetensors: is no regular file"),
     (pipe("config.json"), r"config\.json: is no regular file"),

@@ -11,9 +11,9 @@ import pytest
 
 from engine.builtin import tiny
 from engine.constraint import open_masker
-from engine.model import checkpoint
+from engine.formats import checkpoint
+from engine.formats.errors import ModelError
 from engine.model.drafts import check_draft
-from engine.model.errors import ModelError
 from engine.model.weights import open_weights
 from mesh.small_files import UnfitFile, read_small
 

@@ -8,9 +8,9 @@ import pytest
 
 from engine.builtin import tiny
 from engine.cuda.device import Found
+from engine.formats.errors import ModelError
 from engine.loaded import CpuModel, load_model, load_on
 from engine.model.drafts import check_draft
-from engine.model.errors import ModelError
 from mesh.page_shape_checks import shape_problem
 
 

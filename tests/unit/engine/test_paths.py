@@ -6,8 +6,8 @@ import pytest
 
 import baton_kernels
 from baton_kernels import machine
-from engine.model.errors import ModelError
-from engine.model.paths import VARIABLE, choose_path
+from engine.formats.errors import ModelError
+from engine.model.paths import VARIABLE, PathChoice, choose_path
 
 
 @pytest.fixture(autouse=True)
@@ -16,15 +16,29 @@ def _as_found() -> Iterator[None]:
     baton_kernels.choose(None)
 
 
+def path_of(product_path: str, dtype: str, environment: dict[str, str]) -> str:
+    return choose_path(product_path, dtype, environment=environment).path
+
+
+def test_integers_have_the_path_that_all_machines_share() -> None:
+    assert choose_path("auto", "fp16", "int8", environment={}) == PathChoice("pairs", "int8")
+    assert choose_path("auto", "q4_1", stored=True, environment={}) == PathChoice("pairs", "stored")
+    assert choose_path("fp32", "q4_1", stored=True, environment={}) == PathChoice("fp32", "dense")
+    with pytest.raises(ModelError, match=r"product_path.*'fp32' keeps the weights.*rounds them to int8.*'auto'"):
+        choose_path("fp32", "bf16", "int8", environment={})
+    choose_path("auto", "bf16", "int4", environment={VARIABLE: "auto:avx2"})
+    assert machine.forced() == "avx2"
+
+
 def test_without_a_setting_the_checkpoint_decides() -> None:
-    assert choose_path("auto", "bf16", {}) == "pairs"
-    assert choose_path("auto", "fp16", {}) == choose_path("auto", "fp32", {}) == "fp32"
-    assert choose_path("fp32", "bf16", {}) == "fp32" and machine.forced() is None
+    assert path_of("auto", "bf16", {}) == "pairs"
+    assert path_of("auto", "fp16", {}) == path_of("auto", "fp32", {}) == "fp32"
+    assert path_of("fp32", "bf16", {}) == "fp32" and machine.forced() is None
 
 
 def test_the_variable_wins_over_the_setting_and_may_name_a_body() -> None:
-    assert choose_path("pairs", "bf16", {VARIABLE: "fp32"}) == "fp32" and machine.forced() is None
-    assert choose_path("fp32", "bf16", {VARIABLE: "pairs:avx2"}) == "pairs"
+    assert path_of("pairs", "bf16", {VARIABLE: "fp32"}) == "fp32" and machine.forced() is None
+    assert path_of("fp32", "bf16", {VARIABLE: "pairs:avx2"}) == "pairs"
     assert machine.forced() == "avx2" and set(baton_kernels.chosen().values()) == {"avx2"}
 
 
@@ -39,10 +53,10 @@ def test_the_variable_wins_over_the_setting_and_may_name_a_body() -> None:
 )
 def test_what_the_machine_or_the_checkpoint_lacks_is_refused_by_name(variable: str, dtype: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
-        choose_path("auto", dtype, {VARIABLE: variable})
+        path_of("auto", dtype, {VARIABLE: variable})
     assert machine.forced() is None
 
 
 def test_a_wrong_setting_names_the_setting() -> None:
     with pytest.raises(ModelError, match=r"configuration.*product_path.*'pears' is unknown"):
-        choose_path("pears", "bf16", {})
+        path_of("pears", "bf16", {})

@@ -12,6 +12,7 @@ import pytest
 
 import baton_kernels
 from baton_kernels import library, machine
+from baton_kernels.forms import Header
 from engine import selftest, selftest_inputs
 from engine.builtin import tiny
 from engine.model.config import ModelConfig, Rope
@@ -102,24 +103,33 @@ def last_layer(step: Any, rest: Any, offset: int, following: Any, following_offs
         floats(step._obj.x, 1)[0] += 1e-3
 
 
-def deep(path: int, x: int, packed: int, rows: int, n: int, k: int, out: int, *more: Any) -> None:
+def shape(packed: int) -> tuple[int, int]:
+    header = Header.from_address(packed)
+    return header.n, header.k
+
+
+def deep(x: int, packed: int, rows: int, out: int, *more: Any) -> None:
+    n, k = shape(packed)
     if k > 448:
         floats(out, rows * n)[-1] += 1e-4
 
 
-def many_rows(path: int, x: int, packed: int, rows: int, n: int, k: int, out: int, *more: Any) -> None:
+def many_rows(x: int, packed: int, rows: int, out: int, *more: Any) -> None:
+    n, _ = shape(packed)
     if rows > 40:
         floats(out, rows * n)[n] += 1e-4
 
 
-def whole_vocabulary(path: int, x: int, packed: int, rows: int, n: int, k: int, out: int, *more: Any) -> None:
+def whole_vocabulary(x: int, packed: int, rows: int, out: int, *more: Any) -> None:
+    n, _ = shape(packed)
     if n == 1000:
         floats(out, rows * n)[777] += 1e-4
 
 
-def gated_rows(path: int, x: int, packed: int, rows: int, n: int, k: int, out: int) -> None:
+def gated_rows(x: int, packed: int, rows: int, out: int) -> None:
+    both, k = shape(packed)
     if k >= 512 and rows > 1:
-        floats(out, rows * n)[-1] *= 1.01
+        floats(out, rows * (both // 2))[-1] *= 1.01
 
 
 def pages_of_sixteen(*given: Any) -> None:
@@ -134,7 +144,8 @@ def vocabulary(logits: int, rows: int, vocab: int, *rest: Any) -> None:
         floats(rest[13], rows)[0] += 1e-3  # a logprob
 
 
-def embedding(path: int, packed: int, tokens: int, rows: int, n: int, k: int, out: int) -> None:
+def embedding(packed: int, tokens: int, rows: int, out: int) -> None:
+    n, k = shape(packed)
     if n > 512:
         floats(out, rows * k)[-1] += 1e-3
 
@@ -238,8 +249,8 @@ def test_a_wrong_page_write_shows_with_every_page_size(
 def test_a_function_replaced_in_python_shows(weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = baton_kernels.gated
 
-    def wrong(path: str, x: Any, packed: Any, n: int, out: Any) -> None:
-        right(path, x, packed, n, out)
+    def wrong(x: Any, packed: Any, out: Any) -> None:
+        right(x, packed, out)
         out *= np.float32(1.01)
 
     monkeypatch.setattr(baton_kernels, "gated", wrong)

@@ -21,8 +21,8 @@ SAPPHIRE_RAPIDS = f"{ZEN4} amx_tile amx_bf16 amx_int8"
     [
         (ZEN2, ("plain", "avx2")),
         (SKYLAKE, ("plain", "avx512")),
-        (ZEN4, ("plain", "avx512", "avx512bf16")),
-        (SAPPHIRE_RAPIDS, ("plain", "avx512", "avx512bf16", "amx")),
+        (ZEN4, ("plain", "avx512", "avx512bf16", "avx512vnni")),
+        (SAPPHIRE_RAPIDS, ("plain", "avx512", "avx512bf16", "avx512vnni", "amx")),
     ],
 )
 def test_a_machine_compiles_the_bodies_that_it_runs(flags: str, bodies: tuple[str, ...], tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_every_body_has_a_source_and_leaving_some_out_keeps_the_rest() -> None:
     all_sources = {path.name for path in build.sources()}
     assert {f"body_{body}.cpp" for body in build.BODIES} <= all_sources
     few = {path.name for path in build.sources(("plain", "avx2"))}
-    assert all_sources - few == {"body_avx512.cpp", "body_avx512bf16.cpp", "body_amx.cpp"}
+    assert all_sources - few == {"body_avx512.cpp", "body_avx512bf16.cpp", "body_avx512vnni.cpp", "body_amx.cpp"}
 
 
 def test_the_library_of_the_tests_has_every_body() -> None:

@@ -67,7 +67,7 @@ def test_denormals_are_flushed_inside_and_the_callers_mode_is_restored():
     weight = np.zeros(bk.pack_bytes("fp32", 1, 1), np.uint8)
     bk.pack("fp32", np.array([[1.0]], np.float32), weight)
     out = np.full((1, 1), np.nan, np.float32)
-    bk.product("fp32", np.array([[tiny]], np.float32), weight, 1, out)
+    bk.product(np.array([[tiny]], np.float32), weight, out)
     assert out[0, 0] == 0.0
     assert np.array([tiny]) * np.float32(1.0) == tiny
 
@@ -77,14 +77,14 @@ def test_calls_from_several_python_threads_take_turns(rng):
     bk.pack("pairs", rng.standard_normal((512, 512)).astype(np.float32), weight)
     x = rng.standard_normal((64, 512)).astype(np.float32)
     expected = np.empty((64, 512), np.float32)
-    bk.product("pairs", x, weight, 512, expected)
+    bk.product(x, weight, expected)
     wrong = []
 
     def work():
         out = np.empty((64, 512), np.float32)
         for _ in range(30):
             out[:] = np.nan
-            bk.product("pairs", x, weight, 512, out)
+            bk.product(x, weight, out)
             if not np.array_equal(out, expected):
                 wrong.append(1)
 

@@ -20,7 +20,7 @@ FORMS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: [(folder / name).write_text("{}") for name in ("config.json", "adapter_config.json")],
         "holds a model and an adapter .*; to serve the model alone remove the adapter's files",
     ),
-    "gguf": (lambda folder: (folder / "q4.gguf").touch(), "not GGUF: name the folder of the model"),
+    "gguf": (lambda folder: (folder / "q4.gguf").touch(), "its weights are GGUF: name the file itself"),
     "meta": (lambda folder: (folder / "consolidated.00.pth").touch(), "not in the form of transformers"),
     "a cache of the hub": (
         lambda folder: ((folder / "snapshots/1").mkdir(parents=True), (folder / "snapshots/1/config.json").touch()),
@@ -39,7 +39,10 @@ def test_a_place_that_is_no_model_is_named_for_what_it_is(form: str, tmp_path: P
 
 
 def test_a_file_is_no_model_folder(tmp_path: Path) -> None:
-    for name, message in (("q4.gguf", "not GGUF"), ("model.safetensors", "is no folder; name the folder")):
+    for name, message in (
+        ("q4.gguf", "GGUF: name the file itself"),
+        ("model.safetensors", "is no folder; name the folder"),
+    ):
         (tmp_path / name).touch()
         with pytest.raises(ConfigError, match=message):
             GatewayConfig(model=tmp_path / name)

@@ -13,8 +13,8 @@ from engine.builtin import tiny
 from engine.cuda.device import Gpu
 from engine.cuda.loaded import CudaModel, gpu_path, load_on_device
 from engine.cuda.products import products_for
+from engine.formats.errors import ModelError
 from engine.identity import Identity
-from engine.model.errors import ModelError
 from engine.plan import Drafting, Piece, Plan
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.transfer import Span

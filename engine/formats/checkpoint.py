@@ -1,4 +1,4 @@
-"""Reads safetensors files, one or sharded, as read-only numpy views over mapped memory.
+"""The tensors of a model folder: safetensors files, one or sharded, as read-only numpy views over mapped memory; or GGUF.
 
 It serves packing and hashing, once per host. Headers are checked completely before any tensor is touched: a truncated
 or damaged file causes an error that names it, never a wrong number. bf16 values come as uint16."""
@@ -6,14 +6,15 @@ or damaged file causes an error that names it, never a wrong number. bf16 values
 import json
 import math
 import mmap
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.model.errors import ModelError
+from engine.formats.errors import ModelError
+from engine.formats.gguf_checkpoint import gguf_tensors
+from engine.formats.stored import Stored, Tensor
 from mesh.model_folder import why_no_weights
 from mesh.small_files import read_small
 
@@ -24,20 +25,9 @@ DTYPES: dict[str, tuple[str, type[np.generic]]] = {
     "BF16": ("bf16", np.uint16),
 }
 _AGAIN = "The file is damaged or incomplete; copy or download it again."
-_INDEX = "model.safetensors.index.json"
+_INDEX, GGUF = "model.safetensors.index.json", "model.gguf"
 _MOST_TENSORS = 100_000  # of one file
 _HEADER_LIMIT = 32 << 20  # bytes, enough for so many; the format allows 100 MB, which take gigabytes when they are read
-
-
-@dataclass(frozen=True, slots=True)
-class Tensor:
-    path: Path  # the file it stands in
-    dtype: str  # fp32 | fp16 | bf16
-    values: Array
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.values.shape
 
 
 class Checkpoint:
@@ -46,14 +36,14 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.files = checkpoint_files(folder)
         self.index = folder / _INDEX if len(self.files) > 1 else self.files[0]
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, Stored] = {}
         for path in self.files:
-            for name, tensor in _open(path).items():
+            for name, tensor in (gguf_tensors(path) if path.suffix == ".gguf" else _open(path)).items():
                 if name in self.tensors:
                     raise ModelError(path, name, f"stands also in {self.tensors[name].path.name}", _AGAIN)
                 self.tensors[name] = tensor
 
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+    def take(self, name: str, shape: tuple[int, ...]) -> Stored:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelError(self.index, name, "tensor is missing", "Check config.json against the checkpoint.")
@@ -69,6 +59,8 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
     index, single = folder / _INDEX, folder / "model.safetensors"
     if single.exists():
         return (_regular(single),)
+    if (gguf := folder / GGUF).exists():
+        return (_regular(gguf),)
     if not index.is_file():
         raise ModelError(single, "file", *why_no_weights(folder))
     try:

@@ -1,0 +1,67 @@
+"""What a checkpoint holds under a name: numbers, or a matrix that is quantized there.
+
+The form of a quantized matrix is known from headers; its numbers are read when it is packed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton_kernels import Form, Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    path: Path  # the file it stands in
+    dtype: str  # fp32 | fp16 | bf16
+    values: NDArray[Any]  # bf16 as uint16
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def size(self) -> int:
+        return self.values.size
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    path: Path  # the file it stands in
+    dtype: str  # the format's name for its numbers
+    shape: tuple[int, int]  # outputs and inputs
+    form: Form
+    raw: tuple[NDArray[Any], ...]  # all its bytes in the file, of which its hash is made
+    read: Callable[[], Integers]
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class WidenedMatrix:
+    """A quantized matrix that has no integer form: products take its numbers, rounded to bf16."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, int]
+    raw: tuple[NDArray[Any], ...]
+    rows: Callable[[int, int], NDArray[np.float32]]
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+Stored = Tensor | StoredMatrix | WidenedMatrix
+
+
+def widened(tensor: Tensor) -> NDArray[np.float32]:
+    """The same numbers in fp32, exactly."""
+    if tensor.dtype == "bf16":
+        return (tensor.values.astype(np.uint32) << 16).view(np.float32)
+    return tensor.values.astype(np.float32)

@@ -1,0 +1,97 @@
+// Activations of integer products: every block of a row (a segment, or a group) gets one scale and becomes int8.
+// scale = max|x| / 127 and q = rint(x * (127 / max|x|)), to nearest even, within +-127. A block of nothing but zeros and of
+// numbers below 2^-100 is zero; one with a NaN or an infinity has the scale NaN, which makes every output NaN.
+#pragma once
+
+namespace baton::BODY {
+
+INLINE Lanes magnitude(Lanes x) { return floats(bits(x) & ints(0x7FFFFFFFu)); }
+
+INLINE int32_t sum_of(Ints a) {
+    alignas(64) uint32_t at[16];
+    store(at, a);
+    uint32_t sum = 0;
+    for (uint32_t each : at) sum += each;
+    return static_cast<int32_t>(sum);
+}
+
+// Elements i..i+15 of a row of the call, in the order of the matrix's inputs; zero beyond k.
+INLINE Lanes element(const ProductCall& call, const float* row, long i) {
+    const long n = call.k - i;
+    if (n <= 0) return set(0.0f);
+    if (!call.order) return load_first(row + i, n, 0.0f);
+    alignas(64) float at[16];
+    for (long j = 0; j < 16; ++j) at[j] = j < n ? row[call.order[i + j]] : 0.0f;
+    return load(at);
+}
+
+struct BlockScale {
+    float scale, inverse;
+};
+
+INLINE BlockScale block_scale(const ProductCall& call, const float* row, long from, long to) {
+    Lanes most = set(0.0f), wrong = set(0.0f);
+    for (long i = from; i < to; i += 16) {
+        const Lanes x = element(call, row, i);
+        most = max(magnitude(x), most);
+        wrong = wrong + (x - x);  // NaN for NaN and infinity, else 0
+    }
+    const float m = tree_max(most), bad = tree_sum(wrong);
+    if (bad != bad) return {bad, 0.0f};
+    if (m < 0x1p-100f) return {0.0f, 0.0f};
+    return {m / 127.0f, 127.0f / m};
+}
+
+// Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16.
+INLINE void put_quads(Ints (&rows)[16], long R, uint32_t shift, uint32_t* to) {
+#ifdef __AVX512VNNI__
+    if (shift)
+        for (long r = 0; r < R; ++r) rows[r] = (rows[r] | ints(shift)) - (rows[r] & ints(shift));  // exclusive or
+    put_words(rows, R, 16, to);
+#else
+    (void)shift;
+    Ints odd[16];
+    for (long r = 0; r < 16; ++r) odd[r] = odd_bytes(rows[r]), rows[r] = even_bytes(rows[r]);
+    transpose(rows);
+    transpose(odd);
+    for (long j = 0; j < 16; ++j) {
+        store_first(reinterpret_cast<float*>(to + 2 * j * R), R, floats(rows[j]));
+        store_first(reinterpret_cast<float*>(to + (2 * j + 1) * R), R, floats(odd[j]));
+    }
+#endif
+}
+
+// Writes one tile of R rows, their blocks' scales as [block][R], and the sums of each group as [group][R] where the form
+// needs them.
+static void pack_bytes(const ProductCall& call, long t) {
+    const long R = call.tile_rows, kp = call.kp, block = call.x_block, group = call.group, rows = least(R, call.rows - t * R);
+    auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * kp / 4 * kQuadWords * R;
+    float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
+    int32_t* sums = call.x_sums ? call.x_sums + t * (kp / group) * R : nullptr;
+    const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
+    Ints sum[16], words[16];
+    for (long r = 0; r < 16; ++r) words[r] = sum[r] = ints(0);
+    for (long i = 0; i < kp; i += 64, to += 16 * kQuadWords * R) {
+        for (long r = 0; r < R; ++r) {
+            const float* row = call.x + (t * R + r) * call.k;
+            alignas(64) uint32_t four[16] = {};
+            for (long j = i; j < i + 64; j += 16) {
+                if (j % block == 0) {
+                    const BlockScale s = r < rows ? block_scale(call, row, j, j + block) : BlockScale{0.0f, 0.0f};
+                    scales[j / block * R + r] = s.scale, inverse[r] = s.inverse;
+                }
+                if (inverse[r] != 0.0f) {
+                    const Lanes v = element(call, row, j) * set(inverse[r]) + magic;
+                    const Ints q = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
+                    sum[r] = sum[r] + q;
+                    store_bytes(reinterpret_cast<int8_t*>(four) + (j - i), q);
+                }
+                if (sums && (j + 16) % group == 0) sums[j / group * R + r] = sum_of(sum[r]), sum[r] = ints(0);
+            }
+            words[r] = load(four);
+        }
+        put_quads(words, R, call.shifted ? 0x80808080u : 0u, to);
+        for (long r = R; r < 16; ++r) words[r] = ints(0);
+    }
+}
+}  // namespace baton::BODY

@@ -1,0 +1,69 @@
+// What a packed matrix is: its first kFormBytes bytes say it, so a matrix carries its own form and a model may mix them.
+// Behind them lies the order of the inputs (if the form has one), then the panels of 32 columns. A stack is several
+// matrices over the same inputs, whose outputs follow each other; its panels are whole packed matrices.
+#pragma once
+#include "calls.h"
+
+namespace baton {
+constexpr long kFormBytes = 128;
+constexpr long kMostParts = 3;
+constexpr long kDeep = 64;  // integer forms pad k to a multiple of it, and a segment's length is one
+
+// fp32, pairs and amx are product paths. int8 and int4 have one fp32 scale per column, and sum integers over a whole
+// segment; int4 multiplies each group by a small integer, which makes an int8 of it. The grouped ones have a scale of
+// their own for each group of a column.
+enum Scheme : int32_t { kDenseFp32 = 0, kDensePairs = 1, kDenseAmx = 2, kInt8 = 3, kInt4 = 4, kInt8Groups = 5, kInt4Groups = 6, kStack = 7, kSchemes = 8 };
+enum Offset : int32_t { kNoOffset = 0, kZero = 1, kMinimum = 2 };  // per group: an integer taken away, a number added
+enum ScaleType : int32_t { kScaleFp32 = 0, kScaleFp16 = 1, kScaleBf16 = 2 };
+
+// The same fields as in forms.py, in the same order.
+struct Form {
+    char magic[8];
+    int64_t n, k, bytes;  // outputs, inputs, and bytes of the whole matrix, these included
+    int32_t scheme, group, segments, offset, scale_type;
+    int32_t middle;    // nibbles without a table and without zeros of their own: the nibble that means 0
+    int32_t ordered;   // input i of the matrix is element order[i] of a row
+    int32_t tabled;    // a nibble is an index into `table`
+    int8_t table[16];
+    int64_t parts[kMostParts];  // of a stack: distance of each matrix from here in bytes; 0: no more
+};
+static_assert(sizeof(Form) <= kFormBytes, "a form has its place");
+
+// Where the sections of a panel begin, in bytes. Weights: [k / 4][32][4] int8, or [k / 8][32][4] pairs of nibbles, of
+// which the low one belongs to the first four of eight k.
+struct Sections {
+    long groups = 0, segments = 0;
+    long scales = 0;   // int8, int4: fp32 [32]; grouped: [groups][32]
+    long offsets = 0;  // int8 [groups][32], or as scales; int4 always has them
+    long factors = 0;  // int4: uint8 [groups][32]
+    long sums = 0;     // int8, int4: int32 [segments][32], the sum of a segment's int8 weights
+    long bytes = 0;
+};
+
+static inline bool is_dense(const Form& f) { return f.scheme <= kDenseAmx; }
+static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups || f.scheme == kInt4Groups; }
+static inline bool has_nibbles(const Form& f) { return f.scheme == kInt4 || f.scheme == kInt4Groups; }
+static inline long padded_k(const Form& f) { return is_dense(f) ? padded_depth(static_cast<Path>(f.scheme), f.k) : round_up(f.k, kDeep); }
+static inline long scale_bytes(const Form& f) { return f.scale_type == kScaleFp32 ? 4 : 2; }
+static inline long first_panel(const Form& f) { return kFormBytes + (f.ordered ? round_up(f.k * 4, 64) : 0); }
+
+static inline Sections sections(const Form& f) {
+    Sections s;
+    const long kp = padded_k(f);
+    s.segments = f.segments;
+    if (is_dense(f)) {
+        s.bytes = kp * kPanel * element_bytes(static_cast<Path>(f.scheme));
+        return s;
+    }
+    const bool grouped = is_grouped(f);
+    s.groups = f.group ? kp / f.group : 0;
+    s.scales = kp * kPanel / (has_nibbles(f) ? 2 : 1);
+    s.offsets = s.scales + round_up(grouped ? s.groups * kPanel * scale_bytes(f) : kPanel * 4, 64);
+    s.factors = s.offsets;
+    if (f.scheme == kInt4 || f.offset == kZero) s.factors += round_up(s.groups * kPanel, 64);
+    if (f.offset == kMinimum) s.factors += round_up(s.groups * kPanel * scale_bytes(f), 64);
+    s.sums = s.factors + (f.scheme == kInt4 ? round_up(s.groups * kPanel, 64) : 0);
+    s.bytes = s.sums + (grouped ? 0 : s.segments * kPanel * 4);
+    return s;
+}
+}  // namespace baton

@@ -1,0 +1,115 @@
+// Forms of packed matrices, and the integer ones: packing canonical arrays into panels (form.h), and columns back into numbers.
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "pack.h"
+
+namespace baton {
+namespace {
+const char* wrong_groups(const Form& f) {
+    const long kp = padded_k(f);
+    if (f.group != 16 && f.group != 32 && f.group != 64 && f.group != 128) return "form: a group has 16, 32, 64 or 128 inputs";
+    if (has_nibbles(f) && f.group < 32 && f.scheme == kInt4) return "form: int4 has groups of at least 32";
+    if (kp / f.segments % f.group || f.k % f.group) return "form: groups do not divide k, or its segments";
+    return nullptr;
+}
+
+long bytes_of(const Form& f) { return first_panel(f) + round_up(f.n, kPanel) / kPanel * sections(f).bytes; }
+
+// Where byte c of the quad of inputs that begins at k stands, in a panel's weights.
+long quad(long k, long column) { return (k / 4 * kPanel + column) * 4; }
+
+float number(ScaleType type, const void* at, long i) {
+    if (type == kScaleFp32) return static_cast<const float*>(at)[i];
+    const uint16_t half = static_cast<const uint16_t*>(at)[i];
+    if (type == kScaleFp16) return _cvtsh_ss(half);
+    const uint32_t bits = static_cast<uint32_t>(half) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+}  // namespace
+
+const char* describe(Form& f) {
+    if (f.n < 1 || f.k < 1 || f.n > 1L << 32 || f.k > 1L << 24) return "form: n and k are no shape of a matrix";
+    if (f.scheme < 0 || f.scheme >= kStack) return "form: unknown scheme";
+    std::memcpy(f.magic, "BATONMX", 8);
+    if (!is_dense(f)) {
+        if (f.segments != 1 && f.segments != 2 && f.segments != 4 && f.segments != 8) return "form: 1, 2, 4 or 8 segments";
+        if (f.segments > 1 && f.k % (f.segments * kDeep)) return "form: a segment's length is a multiple of 64";
+        if (f.scheme == kInt8 ? f.group != 0 : false) return "form: int8 has no groups";
+        if (f.scheme != kInt8)
+            if (const char* wrong = wrong_groups(f)) return wrong;
+        if (!is_grouped(f) && (f.offset != kNoOffset || f.scale_type != kScaleFp32)) return "form: int8 and int4 have fp32 scales and no offset";
+        if (f.tabled && (f.scheme != kInt4Groups || f.offset == kZero || f.middle)) return "form: a table replaces zeros";
+        if (f.middle && f.scheme != kInt4Groups) return "form: a middle belongs to nibbles";
+    }
+    f.bytes = bytes_of(f);
+    return nullptr;
+}
+
+void pack_integer_panel(const Form& f, const int8_t* values, const void* scales, const void* offsets, const uint8_t* factors, long panel,
+                        char* panels) {
+    const Sections s = sections(f);
+    char* to = panels + panel * s.bytes;
+    std::memset(to, 0, static_cast<size_t>(s.bytes));
+    const bool nibbles = has_nibbles(f);
+    const long size = scale_bytes(f), group = f.group ? f.group : padded_k(f), length = padded_k(f) / f.segments;
+    const long groups = f.group ? f.k / f.group : 0;  // of the arrays; padding has further ones, which stay zero
+    auto* sums = reinterpret_cast<int32_t*>(to + s.sums);
+    const auto copy = [&](long at, const void* from, long column, long c, long bytes) {
+        for (long g = 0; g < groups; ++g)
+            std::memcpy(to + at + (g * kPanel + c) * bytes, static_cast<const char*>(from) + (column * groups + g) * bytes, static_cast<size_t>(bytes));
+    };
+    for (long c = 0; c < kPanel && panel * kPanel + c < f.n; ++c) {
+        const long column = panel * kPanel + c;
+        if (is_grouped(f)) {
+            copy(s.scales, scales, column, c, size);
+            if (f.offset != kNoOffset) copy(s.offsets, offsets, column, c, f.offset == kZero ? 1 : size);
+        } else {
+            std::memcpy(to + s.scales + c * 4, static_cast<const float*>(scales) + column, 4);
+            if (f.scheme == kInt4) copy(s.offsets, offsets, column, c, 1), copy(s.factors, factors, column, c, 1);
+        }
+        for (long k = 0; k < f.k; ++k) {
+            const int8_t value = values[column * f.k + k];
+            if (nibbles)
+                to[quad(k / 8 * 4, c) + k % 4] |= static_cast<char>((value & 15) << (k % 8 >= 4 ? 4 : 0));
+            else
+                to[quad(k, c) + k % 4] = static_cast<char>(value);
+            if (is_grouped(f)) continue;
+            const long at = column * groups + k / group;
+            sums[k / length * kPanel + c] += f.scheme == kInt4 ? (value - static_cast<const int8_t*>(offsets)[at]) * factors[at] : value;
+        }
+    }
+}
+
+void unpack_integer_column(const Form& f, const char* packed, long column, float* out) {
+    const Sections s = sections(f);
+    const char* panel = packed + first_panel(f) + column / kPanel * s.bytes;
+    const auto* order = reinterpret_cast<const int32_t*>(packed + kFormBytes);
+    const long c = column % kPanel;
+    const auto type = static_cast<ScaleType>(f.scale_type);
+    for (long k = 0; k < f.k; ++k) {
+        const long g = f.group ? (k / f.group) * kPanel + c : c;
+        int32_t value;
+        if (has_nibbles(f)) {
+            const auto pair = static_cast<uint8_t>(panel[quad(k / 8 * 4, c) + k % 4]);
+            value = k % 8 >= 4 ? pair >> 4 : pair & 15;
+            value = f.tabled ? f.table[value] : value - f.middle;
+        } else {
+            value = static_cast<int8_t>(panel[quad(k, c) + k % 4]);
+        }
+        if (f.scheme == kInt4 || f.offset == kZero) value -= reinterpret_cast<const int8_t*>(panel + s.offsets)[g];
+        if (f.scheme == kInt4) value *= reinterpret_cast<const uint8_t*>(panel + s.factors)[g];
+        const auto exact = static_cast<float>(value);
+        float& to = out[f.ordered ? order[k] : k];
+        if (!is_grouped(f))
+            to = exact * reinterpret_cast<const float*>(panel + s.scales)[c];
+        else if (f.offset == kMinimum)
+            to = __builtin_fmaf(exact, number(type, panel + s.scales, g), number(type, panel + s.offsets, g));
+        else
+            to = exact * number(type, panel + s.scales, g);
+    }
+}
+}  // namespace baton
