@@ -17,6 +17,7 @@ SECOND_BATCH_SECONDS = 1.0  # cost of a batch on cores that have a larger one: e
 SHARED_CORES_TIMES = 1.5  # a prompt at prefill takes so much longer where decode workers compute on its cores
 SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
 SLOWED_REQUEST = 0.2  # ... and so much more for each request that decodes there
+HELD_REQUEST = 1.0  # ... and at a prefill worker on its cores, whose chunks do not know how long a step may take
 
 
 class WorkerFigures(NamedTuple):
@@ -107,7 +108,7 @@ def prompt_times(prefill: AttachedWorker) -> float:
 
 def mates_slowed(prefill: AttachedWorker) -> float:
     """The loss by a second of a prompt at prefill, where decode workers compute on all cores of its host."""
-    return sum(map(slowed, prefill.core_mates)) if prefill.core_mates else 0.0
+    return sum(SPARE_DECODE + HELD_REQUEST * mate.load.running for mate in prefill.core_mates)
 
 
 def prompt_wait(worker: AttachedWorker) -> float:

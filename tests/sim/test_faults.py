@@ -111,7 +111,7 @@ def test_a_deadline_ends_the_request_on_time_and_frees_everything() -> None:
         client.may_fail = True
         began = loop.time()
         assert await cluster.until(lambda: client.ended)
-        assert isinstance(client.error, DeadlineExceeded) and "0.050 s" in str(client.error)
+        assert isinstance(client.error, DeadlineExceeded) and "deadline passed" in str(client.error)
         assert 0.05 <= loop.time() - began < 0.06 and 0 < len(client.seen) < 60
         assert await cluster.finish() == []
 

@@ -65,7 +65,7 @@ def test_what_decode_reports_changes_the_costs_of_prefill_on_its_cores() -> None
     decode, prefill = worker(Tier.DECODE, 1, BATCH, all_cores=True), worker(Tier.PREFILL, 2, IDLE)
     table = table_of(decode, prefill)
     before = table.prefills[0].queue[0], table.prefills[0].token[0]
-    assert before == (0.0, pytest.approx(1.5 * (1 + 0.25 + 0.2 * 14) / 2000))
+    assert before == (0.0, pytest.approx(1.5 * (1 + 0.25 + 1.0 * 14) / 2000))
     decode.report(replace(BATCH, running=0, queued_tokens=500))
     assert (table.prefills[0].queue[0], table.prefills[0].token[0]) == (0.5, pytest.approx(1.5 * 1.25 / 2000))
     parts = parts_of(decode, prefill, lacking=40, computed=40)
