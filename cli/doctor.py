@@ -201,6 +201,7 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         folder,
         worker.cache_folder,
         product_path=worker.product_path,
+        quantize=worker.quantize,
         page_tokens=worker.page_tokens,
         threads=worker.thread_count,
     )

@@ -37,4 +37,4 @@ def identify(weights: Weights, page_tokens: int) -> Identity:
         f"path={weights.products}",
         f"kernels={baton_kernels.KERNEL_VERSION}-{library.sources()[:12]}",
     )
-    return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.path)
+    return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.products)

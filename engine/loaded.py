@@ -177,8 +177,8 @@ def load_model(
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path, quantize: str) -> Weights:
-    """Opens the draft on the model's product path, and rounds it as the model is rounded; beside a model in fp32, on the
-    path that its own weights choose."""
+    """Opens the draft on the model's product path, and rounds it as the model is rounded; beside a model in fp32, on
+    the path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
     path = "auto" if model.path == "fp32" or quantize else model.path
     return open_weights(folder, cache_folder, product_path=path, quantize=quantize)

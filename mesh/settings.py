@@ -121,7 +121,9 @@ class Settings:
 
 def _bytes_of(model: Path | None) -> int:
     """The size of a model's weights; 0: the built-in one, or a folder that is not there."""
-    return sum(file.stat().st_size for file in model.glob("*.safetensors")) if model is not None else 0
+    if model is None:
+        return 0
+    return sum(file.stat().st_size for form in ("*.safetensors", "model.gguf") for file in model.glob(form))
 
 
 def read_settings(

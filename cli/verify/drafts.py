@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from engine.builtin.safetensors import write_safetensors
 from engine.formats.checkpoint import Checkpoint
-from engine.formats.stored import widened
+from engine.formats.stored import Tensor, widened
 from engine.model.digest import locked
 
 NOISE = 0.04  # deviation of the change, as a share of each matrix's standard deviation
@@ -34,7 +34,7 @@ def ensure_draft(model: Path, cache: Path) -> Path:
 
 
 def _write(checkpoint: Checkpoint, file: Path) -> None:
-    tensors = checkpoint.tensors
+    tensors = {name: each for name, each in checkpoint.tensors.items() if isinstance(each, Tensor)}
 
     def fill(name: str, shape: tuple[int, ...], first: int, count: int) -> NDArray[np.float32]:
         values = widened(tensors[name]).reshape(-1)[first : first + count].copy()

@@ -11,12 +11,12 @@ import torch
 
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
-from engine.formats.stored import Tensor
+from engine.formats.stored import Stored, Tensor, widened
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
 from engine.model.rope import rotary_tables
-from engine.model.weights import hash_model, widened
+from engine.model.weights import hash_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,14 @@ def assemble(
     )
 
 
-def _place(one: Fused, tensors: dict[str, Tensor], device: torch.device) -> torch.Tensor:
+def _place(one: Fused, tensors: dict[str, Stored], device: torch.device) -> torch.Tensor:
     """Puts a fused tensor on the device, source by source, so that the host never holds more than one of them."""
     shape = (one.rows, one.columns) if one.is_matrix else (one.rows,)
     out = torch.empty(shape, dtype=torch.bfloat16 if one.is_matrix else torch.float32, device=device)
     row = 0
     for source in one.sources:
         tensor = tensors[source.name]
+        assert isinstance(tensor, Tensor), "why_not_on_gpu refuses quantized matrices"
         if one.is_matrix:
             values = torch.from_numpy(np.array(tensor.values).view(np.int16)).view(torch.bfloat16)
         else:

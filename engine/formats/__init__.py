@@ -1,1 +1,1 @@
-"""The files of a checkpoint: safetensors and GGUF, dense and quantized, each quantized format into one canonical form."""
+"""The files of a checkpoint: safetensors and GGUF, dense and quantized, each format into one canonical form."""

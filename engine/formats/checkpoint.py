@@ -1,4 +1,4 @@
-"""The tensors of a model folder: safetensors files, one or sharded, as read-only numpy views over mapped memory; or GGUF.
+"""The tensors of a model folder: safetensors, one file or sharded, as numpy views over mapped memory; or GGUF.
 
 It serves packing and hashing, once per host. Headers are checked completely before any tensor is touched: a truncated
 or damaged file causes an error that names it, never a wrong number. bf16 values come as uint16."""

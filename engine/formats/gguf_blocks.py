@@ -49,7 +49,8 @@ def _nibbles(raw: Bytes) -> Bytes:
 
 def _fifth_bits(raw: Bytes) -> Bytes:
     """Four bytes whose bit i is the fifth bit of element i."""
-    return np.unpackbits(raw, axis=1, bitorder="little") << 4
+    bits: Bytes = np.unpackbits(raw, axis=1, bitorder="little") << np.uint8(4)
+    return bits
 
 
 def _q4_0(raw: Bytes) -> tuple[NDArray[np.int8], NDArray[np.generic], None]:

@@ -1,4 +1,4 @@
-"""Makes a model folder of a GGUF file: its configuration and tokenizer as files of their own, and a link to the weights.
+"""Makes a model folder of a GGUF file: configuration and tokenizer as files of their own, and a link to the weights.
 
 Every part of Baton reads model folders. The folder lies in the cache under a digest of the file's place, size and time,
 and is written once; the weights stay where they are."""

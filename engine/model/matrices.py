@@ -70,14 +70,15 @@ class Fusion:
 
 
 def as_it_stands(path: str, name: str, stored: Stored) -> Matrix:
-    """A matrix of the checkpoint: a quantized one in its own form, a dense one on the product path. `name`: of the fused
-    tensor that it belongs to."""
+    """A matrix of the checkpoint: a quantized one in its own form, a dense one on the product path. `name`: of the
+    fused tensor that it belongs to."""
     if isinstance(stored, StoredMatrix):
         form = replace(stored.form, segments=segments_of(name, stored.shape[1], stored.form.group))
         return Matrix(form, *stored.shape, lambda: replace(stored.read(), form=form))
     if isinstance(stored, WidenedMatrix):
         return Matrix(Form(path), *stored.shape, lambda: stored.rows(0, stored.shape[0]))
-    return Matrix(Form(path), *stored.shape[:2], lambda: stored.values)
+    n, k = stored.shape
+    return Matrix(Form(path), n, k, lambda: stored.values)
 
 
 def dense_matrix(path: str, name: str, stored: Stored) -> Matrix:
@@ -126,7 +127,7 @@ def _joined(matrices: Sequence[Matrix]) -> Matrix:
         values = [each.read() for each in matrices]
         integers = [each for each in values if isinstance(each, Integers)]
         if not integers:
-            return np.concatenate(values)
+            return np.concatenate([each for each in values if not isinstance(each, Integers)])
         return Integers(
             matrices[0].form,
             np.concatenate([each.values for each in integers]),

@@ -1,8 +1,8 @@
 """What a packed matrix is: dense on a product path, or integers with scales. The first bytes of a packed matrix say it.
 
 Integer products have no rounding order, so one class serves every machine: docs/integers.md fixes the rest, that is how
-activations become integers, and the order of the fp32 operations behind the sums. A matrix whose depth several ranks may
-share is cut into segments, each with activation scales of its own, so that the number of ranks changes no bit."""
+activations become integers, and the order of the fp32 operations behind the sums. A matrix whose depth several ranks
+may share is cut into segments, each with activation scales of its own, so that the number of ranks changes no bit."""
 
 import struct
 from collections.abc import Sequence

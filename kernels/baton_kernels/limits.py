@@ -26,8 +26,8 @@ def operations_per_second(kind: str, steps: int) -> float:
 
 
 def peak(path: str, steps: int) -> float:
-    """Peak operations per second of a product path, or of integer products, with the fastest instructions of this machine
-    that compute it."""
+    """Peak operations per second of a product path, or of integer products, with the fastest instructions of this
+    machine that compute it."""
     if path == "amx":
         return operations_per_second("tiles", steps // 4)
     if path not in PATHS:

@@ -5,6 +5,7 @@ alone: the recipe of its form runs over k in one order whatever else is computed
 
 from ctypes import addressof
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from baton_kernels.forms import Form, shape_of
 from baton_kernels.library import KernelError, check, load
 
 _SOURCES = {F32: 0, F16: 1, U16: 2}
-_SCALES = {"fp32": F32, "fp16": F16, "bf16": U16}
+_SCALES: dict[str, np.dtype[Any]] = {"fp32": F32, "fp16": F16, "bf16": U16}
 
 
 @dataclass(frozen=True, slots=True)

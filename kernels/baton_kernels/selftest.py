@@ -38,7 +38,7 @@ KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
-    "integers": "",
+    "integers": "7acc21161efca0d4898de7831500abdb",
 }
 
 

@@ -12,6 +12,7 @@ from engine.model.forward import Product
 from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
 from engine.plan import Piece, Plan, Sampled
+from engine.quantization.forms import TARGETS
 from engine.runner import CpuRunner
 from mesh.jobs import Sampling
 
@@ -80,12 +81,14 @@ Build = Callable[..., CpuEngine]
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[Build]:
-    """Builds engines on a model folder and perhaps a draft's; the rest goes to `CpuEngine`."""
+    """Builds engines on a model folder and perhaps a draft's; the rest goes to `CpuEngine`. `product_path`: also int8
+    or int4, to which the weights are rounded."""
     made: list[CpuEngine] = []
 
     def build(folder: Path, *, draft: Path | None = None, product_path: str = "auto", **options: object) -> CpuEngine:
-        weights = open_weights(folder, tmp_path / "cache", product_path=product_path)
-        drafting = None if draft is None else open_weights(draft, tmp_path / "cache", product_path=product_path)
+        how = {"quantize": product_path} if product_path in TARGETS else {"product_path": product_path}
+        weights = open_weights(folder, tmp_path / "cache", **how)
+        drafting = None if draft is None else open_weights(draft, tmp_path / "cache", **how)
         made.append(CpuEngine(weights, drafting, **options))  # type: ignore[arg-type]
         return made[-1]
 

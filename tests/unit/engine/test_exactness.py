@@ -12,7 +12,7 @@ from engine.builtin import tiny
 from engine.plan import Piece, Plan
 from mesh.jobs import Sampling
 
-PATHS = ("fp32", "pairs", "amx")
+PATHS = ("fp32", "pairs", "amx", "int8", "int4")
 Words = Callable[..., list[int]]
 
 
