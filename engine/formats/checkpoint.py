@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from engine.formats.errors import ModelError
 from engine.formats.gguf_checkpoint import gguf_tensors
+from engine.formats.quantized import quantization_of, read_quantized
 from engine.formats.stored import Stored, Tensor
 from mesh.model_folder import why_no_weights
 from mesh.small_files import read_small
@@ -23,7 +24,14 @@ DTYPES: dict[str, tuple[str, type[np.generic]]] = {
     "F32": ("fp32", np.float32),
     "F16": ("fp16", np.float16),
     "BF16": ("bf16", np.uint16),
+    # Parts of quantized matrices:
+    "F8_E4M3": ("f8_e4m3", np.uint8),
+    "I8": ("i8", np.int8),
+    "U8": ("u8", np.uint8),
+    "I32": ("i32", np.int32),
+    "I64": ("i64", np.int64),
 }
+NUMBERS = ("fp32", "fp16", "bf16")  # dtypes of weights that are not quantized
 _AGAIN = "The file is damaged or incomplete; copy or download it again."
 _INDEX, GGUF = "model.safetensors.index.json", "model.gguf"
 _MOST_TENSORS = 100_000  # of one file
@@ -42,11 +50,17 @@ class Checkpoint:
                 if name in self.tensors:
                     raise ModelError(path, name, f"stands also in {self.tensors[name].path.name}", _AGAIN)
                 self.tensors[name] = tensor
+        if (settings := quantization_of(folder)) is not None and self.files[0].suffix != ".gguf":
+            dense = {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, Tensor)}
+            self.tensors = read_quantized(folder, settings, dense)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Stored:
         tensor = self.tensors.get(name)
         if tensor is None:
             raise ModelError(self.index, name, "tensor is missing", "Check config.json against the checkpoint.")
+        if isinstance(tensor, Tensor) and tensor.dtype not in NUMBERS:
+            remedy = "Use the checkpoint in bf16, fp16 or fp32, or one whose quantization_config says what this is."
+            raise ModelError(tensor.path, name, f"has dtype {tensor.dtype}", remedy)
         if tensor.shape != shape:
             remedy = "config.json and the checkpoint do not belong together; copy both again."
             raise ModelError(tensor.path, name, f"has shape {list(tensor.shape)} instead of {list(shape)}", remedy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from baton_kernels import Form, Integers
+from baton_kernels import Integers, MatrixForm
 
 Bytes = NDArray[np.uint8]
 # Values of IQ4_NL's nibbles.
@@ -22,7 +22,7 @@ _Read = Callable[[Bytes], tuple[NDArray[np.int8], NDArray[np.generic], NDArray[n
 class BlockType:
     block: int  # elements
     size: int  # bytes
-    form: Form
+    form: MatrixForm
     read: _Read  # blocks [count, size] -> values [count, block], scales and minima [count, groups]
 
     def integers(self, raw: Bytes) -> Integers:
@@ -110,13 +110,13 @@ def _q6_k(raw: Bytes) -> tuple[NDArray[np.int8], NDArray[np.generic], None]:
 
 
 BLOCK_TYPES = {
-    "Q4_0": BlockType(32, 18, Form("int4-groups", group=32, scales="fp16", middle=8), _q4_0),
-    "Q4_1": BlockType(32, 20, Form("int4-groups", group=32, scales="fp16", offset="minimum"), _q4_1),
-    "Q5_0": BlockType(32, 22, Form("int8-groups", group=32, scales="fp16"), _q5_0),
-    "Q5_1": BlockType(32, 24, Form("int8-groups", group=32, scales="fp16", offset="minimum"), _q5_1),
-    "Q8_0": BlockType(32, 34, Form("int8-groups", group=32, scales="fp16"), _q8_0),
-    "Q4_K": BlockType(256, 144, Form("int4-groups", group=32, offset="minimum"), _q4_k),
-    "Q5_K": BlockType(256, 176, Form("int8-groups", group=32, offset="minimum"), _q5_k),
-    "Q6_K": BlockType(256, 210, Form("int8-groups", group=16), _q6_k),
-    "IQ4_NL": BlockType(32, 18, Form("int4-groups", group=32, scales="fp16", table=_NONLINEAR), _q4_0),
+    "Q4_0": BlockType(32, 18, MatrixForm("int4-groups", group=32, scales="fp16", middle=8), _q4_0),
+    "Q4_1": BlockType(32, 20, MatrixForm("int4-groups", group=32, scales="fp16", offset="minimum"), _q4_1),
+    "Q5_0": BlockType(32, 22, MatrixForm("int8-groups", group=32, scales="fp16"), _q5_0),
+    "Q5_1": BlockType(32, 24, MatrixForm("int8-groups", group=32, scales="fp16", offset="minimum"), _q5_1),
+    "Q8_0": BlockType(32, 34, MatrixForm("int8-groups", group=32, scales="fp16"), _q8_0),
+    "Q4_K": BlockType(256, 144, MatrixForm("int4-groups", group=32, offset="minimum"), _q4_k),
+    "Q5_K": BlockType(256, 176, MatrixForm("int8-groups", group=32, offset="minimum"), _q5_k),
+    "Q6_K": BlockType(256, 210, MatrixForm("int8-groups", group=16), _q6_k),
+    "IQ4_NL": BlockType(32, 18, MatrixForm("int4-groups", group=32, scales="fp16", table=_NONLINEAR), _q4_0),
 }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton_kernels import Form, Integers
+from baton_kernels import Integers, MatrixForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class StoredMatrix:
     path: Path  # the file it stands in
     dtype: str  # the format's name for its numbers
     shape: tuple[int, int]  # outputs and inputs
-    form: Form
+    form: MatrixForm
     raw: tuple[NDArray[Any], ...]  # all its bytes in the file, of which its hash is made
     read: Callable[[], Integers]
 

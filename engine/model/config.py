@@ -1,7 +1,7 @@
 """Reads the config.json of a Hugging Face folder (Llama 2 and 3, Mistral, Qwen2, Qwen3) into plain numbers.
 
 A worker does this first with a model. Fields and their defaults mean what they mean to transformers. A setting that
-would change the computation and is not supported (other activations, sliding windows, quantized weights, unknown rope
+would change the computation and is not supported (other activations, sliding windows, unknown rope
 scalings) is refused by name, never ignored."""
 
 import json
@@ -142,9 +142,6 @@ def _family(path: Path, raw: dict[str, Any]) -> str:
 
 def _refuse(path: Path, raw: dict[str, Any]) -> None:
     """Refuses every setting that would silently change the computation."""
-    if raw.get("quantization_config") is not None:
-        remedy = "Use the checkpoint in bf16, fp16 or fp32."
-        raise ModelError(path, "quantization_config", "quantized weights are not supported", remedy)
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):  # two names of one function
         raise ModelError(path, "hidden_act", f"{raw['hidden_act']!r} is not silu", _OTHER)
     if raw.get("mlp_bias"):

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
-from baton_kernels import Form, Integers
+from baton_kernels import Integers, MatrixForm
+from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, StoredMatrix, Tensor, WidenedMatrix, widened
 from engine.quantization.forms import segments_of, target_form
-from engine.quantization.numbers import dequantized
+from engine.quantization.numbers import dequantized, widened_scales
 from engine.quantization.rounding import Rows, rounded
 
 Array = NDArray[Any]
@@ -24,7 +25,7 @@ Array = NDArray[Any]
 class Matrix:
     """A matrix of n outputs and k inputs."""
 
-    form: Form
+    form: MatrixForm
     n: int
     k: int
     read: Callable[[], Array | Integers]  # dense: the checkpoint's numbers [n, k]
@@ -69,6 +70,22 @@ class Fusion:
         return None
 
 
+def checked(name: str, stored: Stored) -> Stored:
+    """The same matrix; reading it raises ModelError where a scale is NaN or infinite."""
+    if not isinstance(stored, StoredMatrix):
+        return stored
+
+    def read() -> Integers:
+        matrix = stored.read()
+        for scales in (matrix.scales, matrix.offsets if matrix.form.offset == "minimum" else None):
+            if scales is not None and not np.isfinite(widened_scales(scales)).all():
+                remedy = "The checkpoint is damaged; take another one."
+                raise ModelError(stored.path, name, "has scales that are not finite", remedy)
+        return matrix
+
+    return replace(stored, read=read)
+
+
 def as_it_stands(path: str, name: str, stored: Stored) -> Matrix:
     """A matrix of the checkpoint: a quantized one in its own form, a dense one on the product path. `name`: of the
     fused tensor that it belongs to."""
@@ -76,15 +93,15 @@ def as_it_stands(path: str, name: str, stored: Stored) -> Matrix:
         form = replace(stored.form, segments=segments_of(name, stored.shape[1], stored.form.group))
         return Matrix(form, *stored.shape, lambda: replace(stored.read(), form=form))
     if isinstance(stored, WidenedMatrix):
-        return Matrix(Form(path), *stored.shape, lambda: stored.rows(0, stored.shape[0]))
+        return Matrix(MatrixForm(path), *stored.shape, lambda: stored.rows(0, stored.shape[0]))
     n, k = stored.shape
-    return Matrix(Form(path), n, k, lambda: stored.values)
+    return Matrix(MatrixForm(path), n, k, lambda: stored.values)
 
 
 def dense_matrix(path: str, name: str, stored: Stored) -> Matrix:
     """A matrix of the checkpoint on the product path, widened if it is quantized."""
     if isinstance(stored, StoredMatrix):
-        return Matrix(Form(path), *stored.shape, lambda: rows_of(stored)(0, stored.shape[0]))
+        return Matrix(MatrixForm(path), *stored.shape, lambda: rows_of(stored)(0, stored.shape[0]))
     return as_it_stands(path, name, stored)
 
 
@@ -112,7 +129,7 @@ def products_of(packed: Iterable[Array]) -> str:
     )
 
 
-def _scheme(form: Form) -> str:
+def _scheme(form: MatrixForm) -> str:
     if form.dense:
         return form.scheme
     scheme = "w8a8" if form.scheme.startswith("int8") else "w4a8"

@@ -18,7 +18,7 @@ from engine.formats.stored import Stored, Tensor, widened
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
 from engine.model.layout import as_stored, fused_tensors, read_tensors, weights_dtype
-from engine.model.matrices import Fusion, as_it_stands, dense_matrix, products_of, quantized_matrix
+from engine.model.matrices import Fusion, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
@@ -145,9 +145,11 @@ def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Sto
     return {
         fused.name: Fusion.of(
             [
-                quantized_matrix(recipe, fused.name, tensors[source.name])
+                quantized_matrix(recipe, fused.name, checked(source.name, tensors[source.name]))
                 if recipe in TARGETS
-                else (dense_matrix if recipe == "dense" else as_it_stands)(path, fused.name, tensors[source.name])
+                else (dense_matrix if recipe == "dense" else as_it_stands)(
+                    path, fused.name, checked(source.name, tensors[source.name])
+                )
                 for source in fused.sources
             ]
         )

@@ -5,7 +5,7 @@ feed-forward's output products have as many segments as their depth allows, so t
 ranks changes no bit. The embedding and the head are int8 in both: they decide which token comes next, and four bits
 there cost more quality than they save time."""
 
-from baton_kernels import Form, most_segments
+from baton_kernels import MatrixForm, most_segments
 
 TARGETS = ("int8", "int4")
 RECIPE = 1  # raised whenever the rounding changes; part of the numerics class
@@ -19,13 +19,13 @@ def segments_of(name: str, k: int, group: int) -> int:
     return most_segments(k, group) if name.rpartition(".")[2] in _SPLIT else 1
 
 
-def target_form(target: str, name: str, k: int) -> Form:
+def target_form(target: str, name: str, k: int) -> MatrixForm:
     """A matrix whose inputs no group divides has more bits than asked for, or a scale per row."""
     if target == "int4" and name.rpartition(".")[2] not in _EDGES and (group := _group(_INT4_GROUPS, name, k)):
-        return Form("int4", group=group, segments=segments_of(name, k, group))
+        return MatrixForm("int4", group=group, segments=segments_of(name, k, group))
     if group := _group(_INT8_GROUPS, name, k):
-        return Form("int8-groups", group=group, segments=segments_of(name, k, group))
-    return Form("int8", segments=segments_of(name, k, 0))
+        return MatrixForm("int8-groups", group=group, segments=segments_of(name, k, group))
+    return MatrixForm("int8", segments=segments_of(name, k, 0))
 
 
 def _group(groups: tuple[int, ...], name: str, k: int) -> int:

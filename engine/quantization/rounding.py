@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from baton_kernels import Form, Integers
+from baton_kernels import Integers, MatrixForm
 
 Floats = NDArray[np.float32]
 Rows = Callable[[int, int], Floats]  # rows first..last of a matrix as fp32
@@ -20,12 +20,12 @@ _NIBBLES = 15
 _AROUND = (0, 1, -1)  # factors that are tried, beside the one that just covers the group
 
 
-def rounded(form: Form, n: int, k: int, rows: Rows) -> Integers:
+def rounded(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     """A matrix of n rows in this form: int8, int8-groups or int4."""
     return _nibbles(form, n, k, rows) if form.scheme == "int4" else _bytes(form, n, k, rows)
 
 
-def _bytes(form: Form, n: int, k: int, rows: Rows) -> Integers:
+def _bytes(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     groups = k // form.group if form.group else 1
     values, scales = np.empty((n, k), np.int8), np.empty((n, groups), np.float32)
     for some in _slices(n, k):
@@ -36,7 +36,7 @@ def _bytes(form: Form, n: int, k: int, rows: Rows) -> Integers:
     return Integers(form, values, scales if form.group else scales[:, 0].copy())
 
 
-def _nibbles(form: Form, n: int, k: int, rows: Rows) -> Integers:
+def _nibbles(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     groups = k // form.group
     values, scales = np.empty((n, k), np.int8), np.empty(n, np.float32)
     zeros, factors = np.empty((n, groups), np.int8), np.empty((n, groups), np.uint8)

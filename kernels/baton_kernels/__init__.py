@@ -5,7 +5,7 @@ the chunking, the page size or the number of threads. Importing never compiles: 
 
 from baton_kernels import draft, layer
 from baton_kernels.arrays import PATHS
-from baton_kernels.forms import Form, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
+from baton_kernels.forms import MatrixForm, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
 from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
 from baton_kernels.paged import attention, layer_bytes, rmsnorm, rotate_write, tiles
@@ -19,7 +19,7 @@ __all__ = [
     "LAYOUT_VERSION",
     "PATHS",
     "Drawn",
-    "Form",
+    "MatrixForm",
     "Integers",
     "KernelError",
     "attention",

@@ -45,7 +45,7 @@ class Header(Structure):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MatrixForm:
     """The form of a matrix with n outputs and k inputs."""
 
     scheme: str  # fp32 | pairs | amx | int8 | int4 | int8-groups | int4-groups
@@ -98,11 +98,11 @@ def shape_of(packed: Array) -> tuple[int, int]:
     return n, k
 
 
-def form_of(packed: Array) -> Form:
+def form_of(packed: Array) -> MatrixForm:
     """The form of a packed matrix that is no stack."""
     shape_of(packed)
     header = Header.from_buffer_copy(packed.data)
-    return Form(
+    return MatrixForm(
         scheme=SCHEMES[header.scheme],
         group=header.group,
         segments=header.segments,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from baton_kernels.arrays import F16, F32, I8, I32, U8, U16, Array, buffer, pointer, rank, writable
-from baton_kernels.forms import Form, shape_of
+from baton_kernels.forms import MatrixForm, shape_of
 from baton_kernels.library import KernelError, check, load
 
 _SOURCES = {F32: 0, F16: 1, U16: 2}
@@ -21,7 +21,7 @@ _SCALES: dict[str, np.dtype[Any]] = {"fp32": F32, "fp16": F16, "bf16": U16}
 class Integers:
     """A matrix in its canonical integer form, before it is packed. G is the number of groups of an output."""
 
-    form: Form
+    form: MatrixForm
     values: Array  # int8 [n, k]; nibbles as 0..15
     scales: Array  # int8, int4: float32 [n]; grouped: of the form's type [n, G], bfloat16 as uint16
     offsets: Array | None = None  # zeros as int8, or minima of the form's type: [n, G]
@@ -36,7 +36,7 @@ class Integers:
 
 def pack_bytes(path: str, n: int, k: int) -> int:
     """Size of a packed dense weight of n outputs and k inputs."""
-    return int(Form(path).header(n, k).bytes)
+    return int(MatrixForm(path).header(n, k).bytes)
 
 
 def pack(path: str, weight: Array, out: Array) -> None:
@@ -45,7 +45,7 @@ def pack(path: str, weight: Array, out: Array) -> None:
     source = _SOURCES.get(weight.dtype)
     if source is None:
         raise KernelError(f"weight: is {weight.dtype}, must be float32, float16 or uint16 (bfloat16 bits)")
-    header = Form(path).header(n, k)
+    header = MatrixForm(path).header(n, k)
     check(
         load().pack(
             addressof(header), source, pointer("weight", weight, weight.dtype, (n, k)), _target(out, header.bytes)

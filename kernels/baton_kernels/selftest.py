@@ -12,7 +12,7 @@ import numpy as np
 from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
 from baton_kernels.arrays import Array
-from baton_kernels.forms import DEEP, Form
+from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.library import KERNEL_VERSION, KernelError
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
@@ -21,17 +21,17 @@ _LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
 _VOCABULARIES = (32, 258, 300, 333, 1003, 4099)
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 INTEGER_FORMS = (
-    Form("int8"),
-    Form("int8", segments=4),
-    Form("int4", group=128, segments=2),
-    Form("int4", group=32),
-    Form("int8-groups", group=16, scales="fp16"),
-    Form("int8-groups", group=32, scales="bf16", offset="zero"),
-    Form("int8-groups", group=128, offset="minimum"),
-    Form("int4-groups", group=32, scales="fp16", offset="minimum"),
-    Form("int4-groups", group=64, scales="bf16", middle=8),
-    Form("int4-groups", group=128, offset="zero", segments=2),
-    Form("int4-groups", group=32, scales="fp16", table=_TABLE),
+    MatrixForm("int8"),
+    MatrixForm("int8", segments=4),
+    MatrixForm("int4", group=128, segments=2),
+    MatrixForm("int4", group=32),
+    MatrixForm("int8-groups", group=16, scales="fp16"),
+    MatrixForm("int8-groups", group=32, scales="bf16", offset="zero"),
+    MatrixForm("int8-groups", group=128, offset="minimum"),
+    MatrixForm("int4-groups", group=32, scales="fp16", offset="minimum"),
+    MatrixForm("int4-groups", group=64, scales="bf16", middle=8),
+    MatrixForm("int4-groups", group=128, offset="zero", segments=2),
+    MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
 # Of each path, and of integer products, on every machine. They change only with KERNEL_VERSION, or with this test.
 KNOWN = {
@@ -121,7 +121,7 @@ def _integer_products() -> Iterator[Array]:
                 yield both
 
 
-def integers_of(form: Form, n: int, k: int, seed: int, *, worst: bool = False) -> products.Integers:
+def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = False) -> products.Integers:
     """A fixed matrix in this form; `worst`: of the largest numbers that the form allows."""
     low, high = (0, 15) if form.scheme.startswith("int4") else (-128, 127)
     some = np.abs(numbers(30 + seed, n, k)) * np.float32(65536)

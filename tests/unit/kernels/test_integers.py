@@ -12,21 +12,21 @@ from baton_kernels.products import Integers, pack_integers
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FORMS = (
-    bk.Form("int8"),
-    bk.Form("int8", segments=4),
-    bk.Form("int4", group=32),
-    bk.Form("int4", group=128, segments=2),
-    *(bk.Form("int8-groups", group=32, scales=scales, offset=o) for scales in SCALES for o in OFFSETS),
-    *(bk.Form("int4-groups", group=32, scales=scales, offset=o) for scales in SCALES for o in OFFSETS),
-    bk.Form("int4-groups", group=64, middle=8, scales="fp16"),
-    bk.Form("int4-groups", group=128, offset="zero", scales="bf16", segments=2),
-    bk.Form("int4-groups", group=32, table=TABLE, scales="fp16"),
-    bk.Form("int8-groups", group=16, scales="fp32"),
+    bk.MatrixForm("int8"),
+    bk.MatrixForm("int8", segments=4),
+    bk.MatrixForm("int4", group=32),
+    bk.MatrixForm("int4", group=128, segments=2),
+    *(bk.MatrixForm("int8-groups", group=32, scales=scales, offset=o) for scales in SCALES for o in OFFSETS),
+    *(bk.MatrixForm("int4-groups", group=32, scales=scales, offset=o) for scales in SCALES for o in OFFSETS),
+    bk.MatrixForm("int4-groups", group=64, middle=8, scales="fp16"),
+    bk.MatrixForm("int4-groups", group=128, offset="zero", scales="bf16", segments=2),
+    bk.MatrixForm("int4-groups", group=32, table=TABLE, scales="fp16"),
+    bk.MatrixForm("int8-groups", group=16, scales="fp32"),
 )
 SHAPES = ((1, 32, 256), (2, 70, 256), (3, 33, 512), (5, 96, 1024), (13, 64, 256), (31, 40, 1280), (200, 72, 768))
 
 
-def made(form: bk.Form, n: int, k: int, rng: np.random.Generator, *, worst: bool = False) -> Integers:
+def made(form: bk.MatrixForm, n: int, k: int, rng: np.random.Generator, *, worst: bool = False) -> Integers:
     """A matrix of this form. `worst`: each number is as large as the form allows."""
     nibbles, groups = form.scheme.startswith("int4"), k // form.group if form.group else 1
     low, high = (0, 15) if nibbles else (-128, 127)
@@ -47,7 +47,7 @@ def made(form: bk.Form, n: int, k: int, rng: np.random.Generator, *, worst: bool
     return Integers(form, values.astype(np.int8), stored(form, np.ascontiguousarray(scales)), offsets, factors)
 
 
-def stored(form: bk.Form, values: np.ndarray) -> np.ndarray:
+def stored(form: bk.MatrixForm, values: np.ndarray) -> np.ndarray:
     if form.scales == "fp16":
         return values.astype(np.float16)
     return reference.bf16_bits(values) if form.scales == "bf16" else values
@@ -150,7 +150,9 @@ def test_rows_of_an_embedding_are_the_dequantized_weights(form, rng):
     assert same(out, reference.dequantized(matrix)[ids])
 
 
-@pytest.mark.parametrize("form", [FORMS[0], bk.Form("int4-groups", group=32, offset="zero", scales="fp16")], ids=str)
+@pytest.mark.parametrize(
+    "form", [FORMS[0], bk.MatrixForm("int4-groups", group=32, offset="zero", scales="fp16")], ids=str
+)
 def test_inputs_may_stand_in_an_order_of_their_own(form, rng, bits):
     matrix, order = made(form, 40, 256, rng), rng.permutation(256).astype(np.int32)
     ordered = replace(matrix, form=replace(form, ordered=True), order=order)
@@ -201,13 +203,13 @@ def test_panels_of_a_matrix_are_a_matrix(form, rng):
 @pytest.mark.parametrize(
     "form,k,word",
     [
-        (bk.Form("int8", segments=3), 256, "segments"),
-        (bk.Form("int8", segments=8), 256, "segment's length"),
-        (bk.Form("int4-groups", group=48), 256, "a group has"),
-        (bk.Form("int8-groups", group=64), 96, "groups do not divide"),
-        (bk.Form("int4", group=32, offset="zero"), 256, "no offset"),
-        (bk.Form("int4-groups", group=32, table=TABLE, offset="zero"), 256, "table"),
-        (bk.Form("nvfp4"), 256, "unknown"),
+        (bk.MatrixForm("int8", segments=3), 256, "segments"),
+        (bk.MatrixForm("int8", segments=8), 256, "segment's length"),
+        (bk.MatrixForm("int4-groups", group=48), 256, "a group has"),
+        (bk.MatrixForm("int8-groups", group=64), 96, "groups do not divide"),
+        (bk.MatrixForm("int4", group=32, offset="zero"), 256, "no offset"),
+        (bk.MatrixForm("int4-groups", group=32, table=TABLE, offset="zero"), 256, "table"),
+        (bk.MatrixForm("nvfp4"), 256, "unknown"),
     ],
 )
 def test_a_form_that_fits_no_matrix_is_refused(form, k, word):

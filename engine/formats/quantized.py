@@ -1,0 +1,48 @@
+"""Folders whose config.json has a quantization_config: the tensors of each quantized matrix become one stored matrix.
+
+`quantization_config` says which method wrote the folder; every method has a reader. What a reader does not find in a
+tensor's name stays as it is. Methods and settings that nobody reads here are refused by name."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.formats.awq_gptq import read_awq, read_gptq
+from engine.formats.bitsandbytes import read_bitsandbytes
+from engine.formats.compressed import read_compressed
+from engine.formats.errors import ModelError
+from engine.formats.fp8 import read_fp8
+from engine.formats.stored import Stored, Tensor
+from mesh.small_files import read_small
+
+Settings = Mapping[str, Any]
+Reader = Callable[[Path, Settings, dict[str, Tensor]], dict[str, Stored]]
+_READERS: dict[str, Reader] = {
+    "compressed-tensors": read_compressed,
+    "awq": read_awq,
+    "gptq": read_gptq,
+    "fp8": read_fp8,
+    "bitsandbytes": read_bitsandbytes,
+}
+
+
+def quantization_of(folder: Path) -> Settings | None:
+    """The quantization_config of a folder; a config.json that cannot be read has none, and its reader says why."""
+    try:
+        raw = json.loads(read_small(folder / "config.json"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    found = raw.get("quantization_config") if isinstance(raw, dict) else None
+    if found is not None and not isinstance(found, dict):
+        raise ModelError(folder / "config.json", "quantization_config", "is no object", "Copy the folder again.")
+    return found
+
+
+def read_quantized(folder: Path, settings: Settings, tensors: dict[str, Tensor]) -> dict[str, Stored]:
+    method = settings.get("quant_method")
+    if method not in _READERS:
+        problem = f"quant_method {method!r} is not supported"
+        remedy = f"Baton reads {', '.join(_READERS)}, and GGUF; take one of these, or the model in bf16."
+        raise ModelError(folder / "config.json", "quantization_config", problem, remedy)
+    return _READERS[method](folder / "config.json", settings, tensors)
