@@ -21,6 +21,11 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 SERVE := $(VENV)/.serve
 DEV := $(VENV)/.dev
 SCHEMATHESIS := build/schemathesis
+FORMATS := build/formats
+FORMATS_PIP := $(FORMATS)/bin/pip --disable-pip-version-check --quiet install
+FORMAT_WRITERS := auto-round==0.16.1 llmcompressor==0.14.0.1
+FORMAT_TOOLS := transformers==5.24.0 compressed-tensors==0.20.0 bitsandbytes==0.50.2 gguf==0.19.0 accelerate safetensors \
+	datasets loguru pydantic py-cpuinfo threadpoolctl numba
 SEEDS ?= 200
 FIRST ?= 0
 BUILT_FROM := pyproject.toml $(wildcard hatch_build.py) \
@@ -71,6 +76,13 @@ schemathesis: $(DEV) ## ten thousand requests made of /openapi.json, against a m
 	@test -x $(SCHEMATHESIS)/bin/st || { $(PYTHON) -m venv $(SCHEMATHESIS) \
 		&& $(SCHEMATHESIS)/bin/pip --disable-pip-version-check --quiet install 'schemathesis==4.32.5'; }
 	@$(BIN)/python -m tests.schemathesis --st $(SCHEMATHESIS)/bin/st --json $(ARGS)
+
+.PHONY: formats
+formats: $(DEV) ## checkpoints that other tools write, read by Baton and compared bit for bit (downloads these tools)
+	@test -x $(FORMATS)/bin/auto-round || { $(PYTHON) -m venv $(FORMATS) \
+		&& { $(FORMATS_PIP) '$(TORCH)' --index-url $(TORCH_INDEX) || $(FORMATS_PIP) '$(TORCH)'; } \
+		&& $(FORMATS_PIP) $(FORMAT_TOOLS) && $(FORMATS_PIP) --no-deps $(FORMAT_WRITERS); }
+	@$(BIN)/python -m tests.formats --tools $(FORMATS)/bin/python --json $(ARGS)
 
 .PHONY: verify
 verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)

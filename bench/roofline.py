@@ -17,7 +17,7 @@ import baton_kernels
 from baton_kernels import layer
 from bench.handoff import make_once, say
 from bench.processor import processor
-from bench.roofline_limits import Meter, NotQuiet, slow_bodies
+from bench.roofline_limits import MachineLimits, Meter, NotQuiet, slow_bodies
 from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
 from engine.model.weights import Weights, open_weights
 from engine.work import ModelWork
@@ -25,7 +25,9 @@ from mesh.common_config import default_cache_folder
 
 ROWS = {"decode_b1": 1, "decode_b8": 8, "decode_b32": 32, "prefill_512": 512, "prefill_2048": 2048}
 SHARES = {"decode_b1": 0.80, "decode_b8": 0.65, "decode_b32": 0.65, "prefill_512": 0.25, "prefill_2048": 0.25}
+INTEGER_SHARES = {"decode_b1_int8": 0.85, "decode_b1_int4": 0.75}  # of the others only ratios to bf16 are targets
 PREFILL_WITHOUT_TILES = 0.75
+PRECISIONS = ("bf16", "int8", "int4")
 TORCH = ("prefill_512", "prefill_2048", "decode_b1")
 PYTHON_SHARE = 0.05
 
@@ -35,6 +37,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--product-path", default="auto", help="auto, amx or pairs")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=("bf16",), help="of the weights")
     parser.add_argument("--points", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
     parser.add_argument("--runs", type=int, default=5, help="valid runs of each point; figures are medians")
     parser.add_argument("--most", type=int, default=40, help="runs of each point before giving up")
@@ -56,14 +59,40 @@ def main() -> None:
 def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     cache: Path = arguments.cache or default_cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
-    weights = open_weights(make_once(cache), cache, product_path=arguments.product_path)
-    baton_kernels.set_threads(arguments.threads)
-    say(f"{processor()}, {arguments.threads} threads, path {weights.path}, medians of {arguments.runs}")
-    meter, engine = Meter(weights.path), RooflineEngine(weights, arguments.threads)
-    report: dict[str, Any] = {"path": weights.path, "processor": processor(), "threads": arguments.threads}
-    report |= {"bodies": baton_kernels.chosen(), "steps": {}, "kernels": {}, "torch_ratio": {}}
-    for name in arguments.points:
-        decode, rows = name.startswith("decode"), ROWS[name]
+    folder, report = make_once(cache), dict[str, Any](processor=processor(), threads=arguments.threads)
+    report |= {"path": "", "steps": {}, "kernels": {}, "torch_ratio": {}}
+    seen = dict[str, list[MachineLimits]]()
+    for precision in arguments.precisions:
+        quantize = "" if precision == "bf16" else precision
+        weights = open_weights(
+            folder, cache, product_path=arguments.product_path if not quantize else "auto", quantize=quantize
+        )
+        baton_kernels.set_threads(arguments.threads)
+        say(f"{processor()}, {arguments.threads} threads, {weights.products}, medians of {arguments.runs}")
+        report["path"] = report["path"] or weights.path
+        seen[precision] = points_of(weights, f"_{precision}" if quantize else "", report, arguments)
+    report["bodies"] = baton_kernels.chosen()
+    report["shares"] = {name: step["share"] for name, step in report["steps"].items()}
+    report["limits"] = {
+        precision: {
+            "read_GBps": median(limit.read for limit in limits) / 1e9,
+            "peak_GFLOPs": median(limit.peak for limit in limits) / 1e9,
+        }
+        for precision, limits in seen.items()
+    }
+    report["missed"] = misses(report)
+    other = "an AMD with AVX512-BF16" if report["path"] == "amx" else "an Intel with AMX"
+    say(f"limits: {report['limits']}; for {other} run there: python -m bench.roofline --json")
+    return report
+
+
+def points_of(
+    weights: Weights, suffix: str, report: dict[str, Any], arguments: argparse.Namespace
+) -> "list[MachineLimits]":
+    """Measures all points of one precision; returns the limits that were seen meanwhile."""
+    meter, engine = Meter(weights.products), RooflineEngine(weights, arguments.threads)
+    for point in arguments.points:
+        name, decode, rows = point + suffix, point.startswith("decode"), ROWS[point]
         run = engine.decode(rows) if decode else engine.prefill(rows)
         model = ModelWork.of(weights)
         batch = model.step(sequences=rows, rows=1, start=CONTEXT - 1, sampled=1)
@@ -78,18 +107,10 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
             ratio = torch_ratio(weights, rows, arguments)
             report["torch_ratio"][name] = ratio
             say(f"  torch's time for the products: {ratio:.2f} of ours")
-    if "decode_b1" in arguments.points:
+    if "decode_b1" in arguments.points and not suffix:
         report["python_share"] = python_ms(engine.decode(1)) / report["steps"]["decode_b1"]["milliseconds"]
         say(f"Python's share of decode_b1: {report['python_share']:.3f}")
-    report["shares"] = {name: step["share"] for name, step in report["steps"].items()}
-    report["limits"] = {
-        "read_GBps": median(seen.read for seen in meter.seen) / 1e9,
-        "peak_GFLOPs": median(seen.peak for seen in meter.seen) / 1e9,
-    }
-    report["missed"] = misses(report)
-    other = "an AMD with AVX512-BF16" if weights.path == "amx" else "an Intel with AMX"
-    say(f"limits: {report['limits']}; for {other} run there: python -m bench.roofline --json")
-    return report
+    return meter.seen
 
 
 def measure(meter: Meter, name: str, work: Any, run: Callable[[], object], arguments: argparse.Namespace) -> Any:
@@ -136,8 +157,11 @@ def timed(run: Callable[[], object]) -> float:
 def misses(report: dict[str, Any]) -> list[str]:
     missed = [f"a reference body ran: {line}" for line in slow_bodies(report["path"])]
     for name, share in report["shares"].items():
-        prefill = name.startswith("prefill")
-        target = PREFILL_WITHOUT_TILES if prefill and report["path"] != "amx" else SHARES[name]
+        point, _, precision = name.partition("_int")
+        prefill = point.startswith("prefill")
+        target = PREFILL_WITHOUT_TILES if prefill and report["path"] != "amx" else SHARES[point]
+        if precision:
+            target = INTEGER_SHARES.get(name, 0.0)
         if share < target:
             missed.append(f"{name}: {share:.2f} of the limit, target {target}")
     for name, ratio in report["torch_ratio"].items():
