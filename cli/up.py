@@ -93,8 +93,12 @@ def up(
         "gateway.worker_address": workers,
         "gateway.processes": gateways,
     }
-    overrides |= {key: str(value) for key, value in flags.items() if value is not None}
+    given = {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
+        if twice := sorted(key for key in given if overrides.get(key, given[key]) != given[key]):
+            key = twice[0]
+            raise ConfigError(f"--set {key}={overrides[key]}: an option says {given[key]}; leave one of them out")
+        overrides |= given
         if draft is not None and len(models) > 1:
             raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
         mesh = with_models(read_settings(config, os.environ, overrides)).mesh()

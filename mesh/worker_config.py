@@ -28,6 +28,11 @@ UNENCRYPTED = ("rdma", "nccl")  # transports between hosts that cannot use TLS
 WILDCARDS = ("0.0.0.0", "::")
 
 
+def most_threads() -> int:
+    """The most compute threads of one worker, as the kernels have it."""
+    return 4 * (os.cpu_count() or 1) + 4
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerConfig(CommonConfig):
     """Settings of both tiers: `[worker]` in the file. The section of a tier overrides them."""
@@ -99,7 +104,7 @@ class WorkerConfig(CommonConfig):
         if self.memory_share and self.pool_pages is not None:
             raise ConfigError("memory_share: pool_pages sets the pool's size too; leave one of them out")
         check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
-        check_range("threads", self.threads, 0, 4096)
+        check_range("threads", self.threads, 0, most_threads())
         check_range("workers_on_host", self.workers_on_host, 1, 4096)
         check_range("worker_on_host", self.worker_on_host, 0, self.workers_on_host - 1)
         check_range("trace_steps", self.trace_steps, 0, 1_000_000)

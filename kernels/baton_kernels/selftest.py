@@ -38,7 +38,7 @@ KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
-    "integers": "7acc21161efca0d4898de7831500abdb",
+    "integers": "f653033fdfa624b1ee9be5339e7e0c90",
 }
 
 
@@ -110,7 +110,7 @@ def _integer_products() -> Iterator[Array]:
             weight = integers_of(form, n, k, seed, worst=worst)
             out = np.empty(weight.nbytes, np.uint8)
             products.pack_integers(weight, out)
-            for rows in (1, 5, 40):
+            for rows in (5,) if worst else (1, 40):
                 x, result = numbers(20 + seed, rows, k), np.empty((rows, n), np.float32)
                 if worst:
                     x = np.where(x > 0, np.float32(1), np.float32(-1))

@@ -253,3 +253,24 @@ def test_without_prefill_workers_their_tls_settings_do_not_count(tmp_path: Path)
 def test_a_worker_with_a_thread_for_each_core_says_so() -> None:
     cores = len(os.sched_getaffinity(0))
     assert DecodeConfig(threads=cores).all_cores and DecodeConfig(threads=max(1, cores // 2)).all_cores == (cores < 2)
+
+
+def test_more_threads_than_the_kernels_take_are_refused_before_a_worker_starts() -> None:
+    most = 4 * (os.cpu_count() or 1) + 4
+    assert DecodeConfig(threads=most).threads == most
+    with pytest.raises(ConfigError, match=rf"threads: {most + 1} is not between 0 and {most}"):
+        DecodeConfig(threads=most + 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"quantize": "int2"}, r'quantize: "?\'?int2'),
+        ({"quantize": "int8", "product_path": "fp32"}, "quantize: .*leave it out"),
+        ({"quantize": "int8", "device": "cuda"}, 'quantize: .*set device = "cpu"'),
+    ],
+)
+def test_weights_are_rounded_on_a_cpu_and_to_known_widths(fields: dict[str, str], message: str) -> None:
+    assert DecodeConfig(quantize="int4").quantize == "int4"
+    with pytest.raises(ConfigError, match=message):
+        DecodeConfig(**fields)  # type: ignore[arg-type]
