@@ -122,7 +122,7 @@ def _integers(module: Module, kind: str, n: int, k: int, values: Any) -> StoredM
 
 
 def _zeros(module: Module, kind: str, n: int, stored: int) -> NDArray[np.int8] | None:
-    """What is subtracted, in the numbers that are stored; None: the scheme is symmetric."""
+    """The zeros, in the numbers that are stored; None: the scheme is symmetric."""
     tensor = module.parts.get("weight_zero_point")
     if tensor is None:
         return None
