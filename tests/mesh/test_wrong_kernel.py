@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from baton_kernels import KernelError, library
+from baton_kernels.forms import Header
 
 pytestmark = pytest.mark.mesh
 
