@@ -12,6 +12,7 @@ import typer
 from cli.client import chat_request, sampling, stream
 from cli.drawn_token import drawn_token
 from cli.errors import readable_errors
+from cli.hub import with_models
 from cli.mesh import services_of
 from cli.output import say, write
 from cli.ports import dialable, free_address
@@ -19,7 +20,7 @@ from cli.recent import last_finished
 from cli.running import running_mesh
 from cli.supervisor import READY, MeshFailed, brief
 from cli.timeline import draw
-from cli.up import run_until_signal
+from cli.up import Quantize, run_until_signal
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
@@ -32,23 +33,29 @@ TRACE_SECONDS = 10.0
 def demo(
     question: Annotated[str, typer.Argument(help="The question.")] = QUESTION,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")] = 128,
+    model: Annotated[
+        str | None,
+        typer.Option(help="smollm2, a small real model; or a folder, a GGUF file, or ORG/NAME on the hub."),
+    ] = None,
+    quantize: Quantize = None,
 ) -> None:
     """Start a mesh, ask it one question and show where the time went.
 
     Example: baton demo "What happens when a worker dies?"
     """
+    given = {"model": model, "worker.quantize": quantize}
     with readable_errors():
-        run_until_signal(_demo(question, max_tokens))
+        run_until_signal(_demo(question, max_tokens, {key: value for key, value in given.items() if value}))
 
 
-async def _demo(question: str, max_tokens: int) -> None:
-    overrides = {
+async def _demo(question: str, max_tokens: int, given: dict[str, str]) -> None:
+    overrides = given | {
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
         "gateway.worker_address": free_address(),
         "gateway.local": "never",
     }
-    mesh = read_settings(None, os.environ, overrides).mesh()
+    mesh = with_models(read_settings(None, os.environ, overrides)).mesh()
     with drawn_token(mesh) as token:
         request = await _ask_mesh(mesh, overrides | token, question, max_tokens)
     say("\nWhere the time went, from the request's trace:\n")

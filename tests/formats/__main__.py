@@ -74,7 +74,7 @@ def judged(folder: Path, cache: Path) -> dict[str, Any]:
             "tensors": len(quantized),
             "equal_bits": None,
             "distance": float(max(far)),
-            "right": max(far) < STEP_SHARE,
+            "right": bool(max(far) < STEP_SHARE),
         }
     theirs = {name: numbers(each) for name, each in _safetensors(told).items()}
     wanted = theirs.pop("logits")
