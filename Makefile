@@ -22,6 +22,7 @@ SERVE := $(VENV)/.serve
 DEV := $(VENV)/.dev
 SCHEMATHESIS := build/schemathesis
 FORMATS := build/formats
+REAL := build/real
 FORMATS_PIP := $(FORMATS)/bin/pip --disable-pip-version-check --quiet install
 FORMAT_WRITERS := auto-round==0.16.1 llmcompressor==0.14.0.1
 FORMAT_TOOLS := transformers==5.24.0 compressed-tensors==0.20.0 bitsandbytes==0.50.2 gguf==0.19.0 accelerate safetensors \
@@ -83,6 +84,13 @@ formats: $(DEV) ## checkpoints that other tools write, read by Baton and compare
 		&& { $(FORMATS_PIP) '$(TORCH)' --index-url $(TORCH_INDEX) || $(FORMATS_PIP) '$(TORCH)'; } \
 		&& $(FORMATS_PIP) $(FORMAT_TOOLS) && $(FORMATS_PIP) --no-deps $(FORMAT_WRITERS); }
 	@$(BIN)/python -m tests.formats --tools $(FORMATS)/bin/python --json $(ARGS)
+
+.PHONY: real
+real: $(DEV) ## a real model against the other readers of GGUF: every tensor, and greedy answers beside llama.cpp's
+	@test -d $(REAL)/node_modules/node-llama-cpp || { $(PYTHON) -m venv $(REAL) \
+		&& $(REAL)/bin/pip --disable-pip-version-check --quiet install gguf==0.19.0 libgguf==0.2.2 \
+		&& cd $(REAL) && npm install --silent --ignore-scripts --no-fund node-llama-cpp@3.21.1; }
+	@$(BIN)/python -m tests.real --tools $(REAL) --json $(ARGS)
 
 .PHONY: verify
 verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)
