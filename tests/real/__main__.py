@@ -1,8 +1,8 @@
 """`python -m tests.real --tools FOLDER`: a real model, SmolLM2-135M-Instruct as GGUF, beside the other readers of GGUF.
 
 Every tensor as fp32 has the digest that `gguf` and `libgguf` give it. Greedy answers are compared with llama.cpp's,
-which quantizes activations otherwise; where two texts part, our logits of the two tokens must be close. Status 1 where a
-digest differs or a parting is not close."""
+which quantizes activations otherwise; where two texts part, our logits of the two tokens must be close. Status 1 where
+a digest differs or a parting is not close."""
 
 import argparse
 import hashlib
@@ -137,7 +137,7 @@ def main() -> None:
         print(each, file=sys.stderr)
     same = sum("theirs" not in each for each in said)
     print(
-        f"{KNOWN[NAME].member}: {len(found)} tensors, {same} of {len(said)} answers equal; wrong: {wrong}",
+        f"{len(found)} tensors, {same} of {len(said)} answers equal; wrong: {wrong}",
         file=sys.stderr,
     )
     if options.json:
