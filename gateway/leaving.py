@@ -95,8 +95,7 @@ async def drain(gateway: Gateway, drain_seconds: float, ports: ClientPorts | Non
             handed_over, again = await ports.hand_over(end - now), now + RETRY_SECONDS
             gateway.drain(refusing=not handed_over)
         await asyncio.sleep(POLL_SECONDS)
-    if requests:
-        gateway.drain()
+    gateway.drain()  # from now on in any case: what still comes on an open connection learns that it must go elsewhere
     if ended := gateway.end_all(cut_off):
         log.warning("leaving: answers were cut off (%d) because they did not end in %g s", ended, drain_seconds)
 

@@ -1,12 +1,14 @@
 """The workers attached to this gateway. A worker exists for the gateway as long as its Attach stream does."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 
 from gateway.attached import AttachedWorker
 from gateway.table import WorkerTable
 from mesh.jobs import Tier
 
+MOST_DRAINED = 1000  # the last ones, which are long gone when they are forgotten
 RETURN_SECONDS = 30.0  # for which a class is expected back whose decode worker left in an orderly way
 
 
@@ -20,11 +22,13 @@ class Workers:
         self._left: dict[tuple[str, str], float] = {} if left is None else left  # see `returns`
         self._by_model: dict[str, dict[int, AttachedWorker]] = {}
         self._tables: dict[str, WorkerTable] = {}
+        self._drained = deque[int](maxlen=MOST_DRAINED)  # processes that said they leave; they mean it in a new session
 
     def add(self, worker: AttachedWorker) -> None:
         if (before := self._up.get(worker.incarnation)) is not None:
             self.remove(before)
         self._up[worker.incarnation] = worker
+        worker.draining |= worker.incarnation in self._drained
         if worker.tier is Tier.DECODE:
             self._left.pop((worker.model, worker.numerics), None)
         self._by_model.setdefault(worker.model, {})[worker.incarnation] = worker
@@ -34,6 +38,8 @@ class Workers:
         self._up.pop(worker.incarnation, None)
         self._by_model.get(worker.model, {}).pop(worker.incarnation, None)
         self.table(worker.model).remove(worker)
+        if worker.draining:
+            self._drained.append(worker.incarnation)
         if worker.draining and worker.tier is Tier.DECODE:
             self._left[worker.model, worker.numerics] = asyncio.get_running_loop().time()
 

@@ -22,6 +22,7 @@ POLL_SECONDS = 0.25
 RESTART_SECONDS = 0.3
 CLOSES_SECONDS = 1.0  # so long after its grace a process may still be there
 KNOWN_SECONDS = 1.0  # so long after Drain came to a gateway it orders nothing new of the worker
+STILL_SECONDS = 1.0  # a process that stood still in this time before it ends has told nobody anything
 TELLING_SECONDS = 1.0  # a shorter grace leaves a gateway no time to hand requests over
 HANDS_OVER_SHARE = 0.5  # of its grace, in which another worker must have been there the whole time
 
@@ -72,7 +73,10 @@ class Departures:
             fleet.violate(f"{process.name} is there {took:.1f} s after it was asked to leave within {seconds:.1f} s")
 
     def _judge_streams(self, process: GatewayProcess) -> None:
-        """Clients that read have their end, or an error that says how to go on."""
+        """Clients that read have their end, or an error that says how to go on; not of a process that stood still."""
+        now = self._fleet.loop.world
+        if process.still_seconds(now - STILL_SECONDS, now):
+            return
         if lost := [each for each in process.calls if each.served]:
             self._fleet.violate(f"{process.name} leaves in good order, and {len(lost)} clients lose their streams")
 
@@ -99,9 +103,11 @@ class Departures:
     # ---- what is told and ordered
 
     def note(self, source: str, target: str, message: Message | None) -> None:
-        """A message arrives."""
+        """A message arrives. A gateway whose session with the worker is over does not hear it."""
         process, gateway = self._fleet.workers.get(source), self._fleet.gateways.get(target)
-        if isinstance(message, Drain) and process is not None and gateway is not None:
+        if not isinstance(message, Drain) or process is None or gateway is None or not gateway.runs:
+            return
+        if gateway.core.workers.get(process.incarnation) is not None:
             self._told.setdefault((gateway.node, process.incarnation), self._fleet.loop.world)
 
     def ordered(self, source: str, message: Message) -> None:

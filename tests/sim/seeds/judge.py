@@ -111,8 +111,8 @@ def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
     if seconds is None:
         return "the request has no deadline"
     early = user.began + seconds * (1 - 1.5 * fleet.world.drift) - 1e-6 - now
-    if early > 0 and not user.text.tokens and (_busy(fleet) or early < _prompt_seconds(fleet, user)):
-        return None  # it would come before the first token
+    if early > 0 and user.waits and (_busy(fleet) or early < _prompt_seconds(fleet, user)):
+        return None  # it would come before the first token, or before the next one at another gateway
     return f"its deadline comes in {early:.6f} s" if early > 0 else None
 
 

@@ -100,6 +100,11 @@ class User:
             return None
         return self.fleet.request_of(self._spec, self.process.name)
 
+    @property
+    def waits(self) -> bool:
+        """Whether its latest call has brought no token yet."""
+        return self._spec is None or len(self.text.tokens) == len(self._spec.emitted)
+
     def stages(self) -> set[str]:
         """The phases in which workers have its request now."""
         request = self.request

@@ -7,7 +7,7 @@ import pytest
 from gateway.core import ChoiceRequest
 from gateway.leaving import drain
 from mesh.errors import Unavailable
-from mesh.jobs import Sampling
+from mesh.jobs import Sampling, Tier
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 
@@ -47,5 +47,48 @@ def test_what_runs_longer_ends_with_an_error_that_says_how_to_continue() -> None
         assert running.error.details["emitted_tokens"] == str(len(running.seen))
         assert "`emitted`" in running.error.message
         assert await cluster.finish() == []
+
+    run_virtual(main())
+
+
+class OpenConnection:
+    """The ports of one of two processes: the other one takes new connections, and one connection stays open here."""
+
+    quiet = False
+
+    async def hand_over(self, seconds: float) -> bool:
+        return True
+
+    async def close(self) -> None:
+        pass
+
+
+def test_what_comes_on_an_open_connection_is_served_until_the_end_and_then_refused() -> None:
+    async def main() -> None:
+        cluster = Cluster(1)
+        await cluster.start(1, 1)
+        leaving = asyncio.ensure_future(drain(cluster.gateway, 2.0, OpenConnection()))
+        await asyncio.sleep(1.0)
+        running = cluster.ask(tuple(range(10)), Sampling(max_tokens=3))
+        await leaving
+        assert running.error is None
+        with pytest.raises(Unavailable, match="shuts down"):
+            cluster.gateway.submit(ChoiceRequest("r", "sim", (1, 2), (), LONG))
+        assert await cluster.finish() == []
+
+    run_virtual(main())
+
+
+def test_a_worker_that_drains_gets_nothing_new_in_a_new_session_either() -> None:
+    async def main() -> None:
+        cluster = Cluster(1)
+        await cluster.start(1, 1)
+        (worker,) = (each for each in cluster.gateway.workers if each.tier is Tier.DECODE)
+        worker.drains()
+        worker.session.close()
+        assert await cluster.until(lambda: all(each is not worker for each in cluster.gateway.workers))
+        assert await cluster.until(lambda: any(each.tier is Tier.DECODE for each in cluster.gateway.workers))
+        (again,) = (each for each in cluster.gateway.workers if each.tier is Tier.DECODE)
+        assert again.incarnation == worker.incarnation and not again.takes_requests
 
     run_virtual(main())
