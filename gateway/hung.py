@@ -83,7 +83,7 @@ class HungWorkers:
         something else than a step, it alone begins anew: a worker that has forgotten it hears of it again."""
         hung, stalled = dict[int, AttachedWorker](), list[tuple[GatewayRequest, Ticket | None]]()
         for request in self._sequencer.requests.values():
-            worker = silent.get(request.awaited or 0)
+            worker = silent_for(request, silent)
             if worker is None or request.phase is not RequestPhase.OPEN:
                 continue
             waited_seconds = now - max(worker.moved_seconds, request.opened_seconds)
@@ -97,7 +97,8 @@ class HungWorkers:
         for worker in hung.values():
             self._give_up(worker, now)
         for request, ticket in stalled:
-            if request.phase is RequestPhase.OPEN and request.ticket is ticket and request.awaited not in hung:
+            left = request.awaited in hung or request.decode in hung
+            if request.phase is RequestPhase.OPEN and request.ticket is ticket and not left:
                 self._sequencer.deaths.stalled(request)
 
     def _patience_seconds(self, worker: AttachedWorker) -> float:
@@ -120,6 +121,15 @@ class HungWorkers:
         self._changed()
         self._sequencer.deaths.returned(worker.incarnation)
         self._sequencer.on_room(worker)
+
+
+def silent_for(request: GatewayRequest, silent: dict[int, AttachedWorker]) -> AttachedWorker | None:
+    """The silent worker that keeps the request waiting. That is decode if a step of it takes too long, even while
+    prefill still has the prompt or has lost it: nothing goes on there."""
+    decode = silent.get(request.decode or 0)
+    if decode is not None and decode.step_limit_seconds:
+        return decode
+    return silent.get(request.awaited or 0)
 
 
 def must_compute(request: GatewayRequest, worker: AttachedWorker) -> bool:

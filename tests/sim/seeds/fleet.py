@@ -18,6 +18,7 @@ from mesh.door_config import DoorConfig
 from mesh.jobs import Tier
 from mesh.messages import Message
 from mesh.rules import Rules
+from mesh.watchdog import report_long_steps
 from tests.sim.message_logs import SimLogs, logged_host
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.copies import ProcessCopies
@@ -150,7 +151,9 @@ class Fleet:
             )
         )
         self.orders.watch(process)
-        process.tasks = [node.spawn(process.worker.run()), node.spawn(process.worker.attachments.register())]
+        worker, beat = process.worker, self.options.rules.heartbeat_seconds
+        reports = report_long_steps(process.made.steps, worker.attachments, heartbeat_seconds=beat)
+        process.tasks = [node.spawn(part) for part in (worker.run(), worker.attachments.register(), reports)]
         node.after = partial(self._ran, process, pages)
         self.workers[name] = process
         self._began(process)
