@@ -22,13 +22,15 @@ class Workers:
         self._left: dict[tuple[str, str], float] = {} if left is None else left  # see `returns`
         self._by_model: dict[str, dict[int, AttachedWorker]] = {}
         self._tables: dict[str, WorkerTable] = {}
-        self._drained = deque[int](maxlen=MOST_DRAINED)  # processes that said they leave; they mean it in a new session
+        self._drained = deque[tuple[int, str]](
+            maxlen=MOST_DRAINED
+        )  # processes that said they leave; they mean it in a new session
 
     def add(self, worker: AttachedWorker) -> None:
         if (before := self._up.get(worker.incarnation)) is not None:
             self.remove(before)
         self._up[worker.incarnation] = worker
-        worker.draining |= worker.incarnation in self._drained
+        worker.draining |= (worker.incarnation, worker.hello.address) in self._drained
         if worker.tier is Tier.DECODE:
             self._left.pop((worker.model, worker.numerics), None)
         self._by_model.setdefault(worker.model, {})[worker.incarnation] = worker
@@ -39,7 +41,7 @@ class Workers:
         self._by_model.get(worker.model, {}).pop(worker.incarnation, None)
         self.table(worker.model).remove(worker)
         if worker.draining:
-            self._drained.append(worker.incarnation)
+            self._drained.append((worker.incarnation, worker.hello.address))
         if worker.draining and worker.tier is Tier.DECODE:
             self._left[worker.model, worker.numerics] = asyncio.get_running_loop().time()
 
