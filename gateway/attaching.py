@@ -151,7 +151,8 @@ class Attaching:
     def on_hello(self, session: Session, hello: Hello, register: Register | None = None) -> AttachedWorker | None:
         """The worker, attached from now on; None: it is refused. Then its session stays, without any request, so that
         it does not register again and again. A session with another process than the one that registered ends: that
-        process would take it for its own and not register when its own has ended."""
+        process would take it for its own and not register when its own has ended. So does one with a process whose
+        incarnation another one shows already: it gets in when that one has left."""
         root, why_not = "", hello_problem(hello) or self._not_who_registered(hello, register)
         if not why_not:
             root, why_not = self._served.of_worker(hello)
@@ -159,7 +160,7 @@ class Attaching:
             name = session.name if text_problem("name", hello.name) else hello.name or session.name
             now = asyncio.get_running_loop().time()
             who = (register.incarnation, register.address) if register else (hello.incarnation, hello.address)
-            elsewhere = who[0] != hello.incarnation
+            elsewhere = who[0] != hello.incarnation or self._workers.get(hello.incarnation) is not None
             until = Until.TRIES_AGAIN if elsewhere else Until.SESSION_ENDS
             self._refusals.add(who, hello.tier, name, why_not, now, until)
             if elsewhere:

@@ -6,9 +6,11 @@ in for it, with rates below those of any machine that could serve."""
 
 from collections import deque
 from collections.abc import Callable
+from heapq import nlargest
 
 LEAST_LIMIT_SECONDS = 20.0  # no step counts as hung before
-TIMES = 20.0  # nor before it has taken so many times what the slowest step so far lets expect
+TIMES = 20.0  # nor before it has taken so many times what the slowest of the last steps lets expect
+REMEMBERED = 256  # steps; the slowest of them does not count, since the machine may have stood still for it
 GUESSED_LOAD_BYTES_PER_SECOND = 50e6  # the first step reads weights from a slow disk
 GUESSED_ROW_BYTES_PER_SECOND = 1e9  # ... and each of its rows reads them again from slow memory
 FIRST_GPU_SECONDS = 300.0  # the first step on a GPU may compile kernels
@@ -20,9 +22,8 @@ class StepTimes:
         self._clock, self._weights_bytes, self._first_seconds = clock, weights_bytes, first_seconds
         self._rows: deque[int] = deque()  # of the steps that the runner has, the one that computes first
         self._since = 0.0  # when that one began
-        self._longest_seconds = self._slowest_row_seconds = 0.0
+        self._last: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # seconds of a step, and of each of its rows
         self._first = True  # the first step is not over; it has reasons of its own to be slow, and teaches nothing
-        self._measured = False
 
     def begin(self, rows: int) -> None:
         """The runner gets a step; it computes it once the steps before it are over."""
@@ -37,9 +38,7 @@ class StepTimes:
         if self._first:
             self._first = False
             return
-        self._longest_seconds = max(self._longest_seconds, seconds)
-        self._slowest_row_seconds = max(self._slowest_row_seconds, seconds / max(1, rows))
-        self._measured = True
+        self._last.append((seconds, seconds / max(1, rows)))
 
     def excuse(self, seconds: float) -> None:
         """The whole process stood still for so long; that is no fault of the step that computes."""
@@ -57,9 +56,16 @@ class StepTimes:
             rows = self._rows[0]
         except IndexError:  # no step, or the event loop has just taken the last one away from the watchdog's thread
             rows = 1
-        if not self._measured:
+        if not self._last:
             load, row = GUESSED_LOAD_BYTES_PER_SECOND, GUESSED_ROW_BYTES_PER_SECOND
             guess = self._weights_bytes / load + rows * self._weights_bytes / row
             return max(LEAST_LIMIT_SECONDS, self._first_seconds, guess)
-        expected = max(self._longest_seconds, rows * self._slowest_row_seconds)
+        last = tuple(self._last)  # the event loop may add to it meanwhile
+        longest, slowest_row = (_second(each) for each in zip(*last, strict=True))
+        expected = max(longest, rows * slowest_row)
         return max(LEAST_LIMIT_SECONDS, TIMES * expected)
+
+
+def _second(values: tuple[float, ...]) -> float:
+    """The second largest; of one its only value."""
+    return nlargest(2, values)[-1]

@@ -31,6 +31,8 @@ START_SECONDS = 120.0
 PATH, FRESH_SECONDS, KEPT, STREAMS = "/v1/completions", 0.018, 6, 3
 BODY: dict[str, Any] = {"model": "random", "prompt": "Once", "temperature": 0, "ignore_eos": True, "max_tokens": 1}
 TOKENS = 60  # of a stream
+# How a call ends that arrives in the moment in which its server closes; none of it has begun.
+SENT_AWAY = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 
 
 class Rolling:
@@ -119,11 +121,14 @@ class Rolling:
         """A kept channel of gRPC, with running streams on it."""
         client = MeshClient(self.grpc)
         while self.on:
+            count = 0
             try:
-                count = sum([len(each.token_ids) async for each in client.deltas(TokenRequest("c", (1, 2, 3), TOKENS))])
+                async for each in client.deltas(TokenRequest("c", (1, 2, 3), TOKENS)):
+                    count += len(each.token_ids)
                 self.calls["whole" if count == TOKENS else "short"] += 1
             except grpc.aio.AioRpcError as error:
-                self.calls[f"{error.code().name}: {error.details()}"] += 1
+                unbegun = count == 0 and error.code() in SENT_AWAY
+                self.calls["unbegun" if unbegun else f"{error.code().name} after {count}: {error.details()}"] += 1
         await client.aclose()
 
 
@@ -212,6 +217,5 @@ async def test_calls_over_grpc_go_on_and_later_ones_reach_another_process() -> N
         await asyncio.sleep(1)
         mesh.on = False
         await load
-    lost = mesh.calls["CANCELLED: CANCELLED"]  # arrived in the moment in which the server closed, and did not begin
-    assert mesh.calls["whole"] > 12 and lost <= 2, mesh.calls
-    assert not set(mesh.calls) - {"whole", "CANCELLED: CANCELLED"}, mesh.calls
+    assert mesh.calls["whole"] > 12 and mesh.calls["unbegun"] <= 2, mesh.calls
+    assert not set(mesh.calls) - {"whole", "unbegun"}, mesh.calls

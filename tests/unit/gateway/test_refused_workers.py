@@ -205,6 +205,24 @@ def test_a_stranger_with_a_living_workers_incarnation_is_not_dialled_and_the_liv
     in_world(story)
 
 
+def test_a_worker_whose_incarnation_another_showed_first_gets_in_when_that_one_has_left() -> None:
+    """Both registered before either was dialled. A session that stayed would keep the worker from registering."""
+
+    async def story(world: GatewayWorld) -> None:
+        first, second = world.worker("first", incarnation=7), world.worker("second", incarnation=7)
+        await asyncio.gather(first.join(), second.join())
+        assert first.session is not None and second.session is not None, "both were dialled"
+        here, elsewhere = (second, first) if first.session.ended else (first, second)
+        assert here.session is not None and not here.session.ended
+        assert elsewhere.session is not None and elsewhere.session.ended, "so it registers again"
+        here.session.close()
+        await asyncio.sleep(1.0)
+        await elsewhere.join()
+        assert await world.ask() == [5] and len(elsewhere.opened) == 1
+
+    in_world(story)
+
+
 @pytest.mark.parametrize("field", ["incarnation", "address", "tier"])
 def test_a_stranger_that_registers_as_itself_cannot_say_hello_as_another(field: str) -> None:
     """A stranger that were taken would replace the living worker and get its prompts."""

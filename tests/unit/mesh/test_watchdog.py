@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from mesh.step_times import LEAST_LIMIT_SECONDS, TIMES, StepTimes
+from mesh.step_times import LEAST_LIMIT_SECONDS, REMEMBERED, TIMES, StepTimes
 from mesh.watchdog import HUNG, Watchdog
 
 
@@ -32,8 +32,17 @@ def measured(clock: StepClock, *steps: tuple[int, float]) -> StepTimes:
 
 def test_quick_steps_give_the_least_limit_and_slow_ones_a_longer_one() -> None:
     assert measured(StepClock(), (4, 0.01)).limit_seconds == LEAST_LIMIT_SECONDS
-    slow = measured(StepClock(), (4, 0.01), (4, 6.0), (4, 0.01))
+    slow = measured(StepClock(), (4, 0.01), (4, 6.0), (4, 0.01), (4, 6.0))
     assert slow.limit_seconds == pytest.approx(TIMES * 6.0)
+
+
+def test_one_step_in_which_the_machine_stood_still_lengthens_no_limit() -> None:
+    assert measured(StepClock(), (4, 0.01), (4, 0.01), (4, 50.0), (4, 0.01)).limit_seconds == LEAST_LIMIT_SECONDS
+
+
+def test_slow_steps_of_long_ago_count_no_more() -> None:
+    long_ago = measured(StepClock(), (4, 0.01), (4, 6.0), (4, 6.0), *((4, 0.01) for _ in range(REMEMBERED)))
+    assert long_ago.limit_seconds == LEAST_LIMIT_SECONDS
 
 
 def test_a_step_of_many_rows_may_take_as_much_longer() -> None:
