@@ -43,13 +43,10 @@ INLINE BlockScale block_scale(const ProductCall& call, const float* row, long fr
 }
 
 // Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16.
-INLINE void put_quads(Ints (&rows)[16], long R, uint32_t shift, uint32_t* to) {
+INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to) {
 #ifdef __AVX512VNNI__
-    if (shift)
-        for (long r = 0; r < R; ++r) rows[r] = (rows[r] | ints(shift)) - (rows[r] & ints(shift));  // exclusive or
     put_words(rows, R, 16, to);
 #else
-    (void)shift;
     Ints odd[16];
     for (long r = 0; r < 16; ++r) odd[r] = odd_bytes(rows[r]), rows[r] = even_bytes(rows[r]);
     transpose(rows);
@@ -61,13 +58,12 @@ INLINE void put_quads(Ints (&rows)[16], long R, uint32_t shift, uint32_t* to) {
 #endif
 }
 
-// Writes one tile of R rows, their blocks' scales as [block][R], and the sums of each group as [group][R] where the form
-// needs them.
+// Writes one tile of R rows, their blocks' scales as [block][R], and the sums of each group as [group][R].
 static void pack_bytes(const ProductCall& call, long t) {
     const long R = call.tile_rows, kp = call.kp, block = call.x_block, group = call.group, rows = least(R, call.rows - t * R);
     auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * kp / 4 * kQuadWords * R;
     float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
-    int32_t* sums = call.x_sums ? call.x_sums + t * (kp / group) * R : nullptr;
+    int32_t* sums = call.x_sums + t * (kp / group) * R;
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
     Ints sum[16], words[16];
     for (long r = 0; r < 16; ++r) words[r] = sum[r] = ints(0);
@@ -86,11 +82,11 @@ static void pack_bytes(const ProductCall& call, long t) {
                     sum[r] = sum[r] + q;
                     store_bytes(reinterpret_cast<int8_t*>(four) + (j - i), q);
                 }
-                if (sums && (j + 16) % group == 0) sums[j / group * R + r] = sum_of(sum[r]), sum[r] = ints(0);
+                if ((j + 16) % group == 0) sums[j / group * R + r] = sum_of(sum[r]), sum[r] = ints(0);
             }
             words[r] = load(four);
         }
-        put_quads(words, R, call.shifted ? 0x80808080u : 0u, to);
+        put_quads(words, R, to);
         for (long r = R; r < 16; ++r) words[r] = ints(0);
     }
 }

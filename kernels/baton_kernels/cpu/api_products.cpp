@@ -60,10 +60,9 @@ struct RowBytes {
 };
 
 RowBytes row_bytes(const ProductCall& call, const Body& body) {
-    const bool summed = call.form->scheme == kInt4 || call.form->offset != kNoOffset || call.form->middle;
     const long rows = call.tiles * call.tile_rows;
     return {static_cast<size_t>(round_up(rows * call.kp * body.quad_words, 64)), static_cast<size_t>(round_up(rows * (call.kp / call.x_block) * 4, 64)),
-            summed ? static_cast<size_t>(round_up(rows * (call.kp / call.group) * 4, 64)) : 0};
+            static_cast<size_t>(round_up(rows * (call.kp / call.group) * 4, 64))};
 }
 
 // Names the form of a call and the place of its panels.
@@ -73,7 +72,7 @@ void take(ProductCall& call, const void* packed) {
     call.form = form, call.weights = panels, call.kp = padded_k(*form);
     call.order = form->ordered ? reinterpret_cast<const int32_t*>(static_cast<const char*>(packed) + kFormBytes) : nullptr;
     call.x_block = is_grouped(*form) ? form->group : call.kp / (form->segments ? form->segments : 1);
-    call.group = form->group ? form->group : call.kp;
+    call.group = form->group ? form->group : call.x_block;
 }
 
 // Decides how the rows are packed; returns the bytes that they take.
@@ -91,7 +90,6 @@ void plan_integers(ProductCall& call) {
     const Form& form = *call.form;
     const long length = call.kp / form.segments, unit = form.group > kDeep ? form.group : kDeep;
     call.widen = form.scheme == kInt4 && call.tiles >= 3;
-    call.shifted = form.scheme == kInt8 || form.scheme == kInt8Groups || form.tabled || call.widen;
     call.depth = call.tiles == 1 ? length : even_share(length, kIntegerDepth / unit * unit, unit);
     for (call.levels = 2; form.segments >> (call.levels - 1); ++call.levels) {}
 }
@@ -133,7 +131,7 @@ void run_one(ProductCall call, size_t shared_before) {
     if (!dense) {
         const RowBytes bytes = row_bytes(call, body);
         call.x_scales = reinterpret_cast<float*>(call.packed_x + bytes.words);
-        call.x_sums = bytes.sums ? reinterpret_cast<int32_t*>(call.packed_x + bytes.words + bytes.scales) : nullptr;
+        call.x_sums = reinterpret_cast<int32_t*>(call.packed_x + bytes.words + bytes.scales);
     }
     const auto pack = [&](long t) { dense ? body.pack_rows(call, path, t) : body.pack_bytes(call, t); };
     if (ready) {

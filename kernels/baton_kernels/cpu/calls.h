@@ -41,10 +41,9 @@ struct ProductCall {
     const Form* form;
     const int32_t* order;      // input i is element order[i] of a row; null: i
     long kp, x_block, group;   // padded k; inputs that share a scale of a row; inputs whose sum is kept
-    bool shifted;              // bodies whose instruction wants it keep x + 128
     long levels;               // of partial sums in scratch: of a segment, and of the tree of segments
     float* x_scales;           // [tile][block][row]
-    int32_t* x_sums;           // [tile][group][row]; null: the form needs none
+    int32_t* x_sums;           // [tile][group][row]
 };
 
 struct AttentionCall {

@@ -29,16 +29,18 @@ struct Form {
 };
 static_assert(sizeof(Form) <= kFormBytes, "a form has its place");
 
-// Where the sections of a panel begin, in bytes. Weights: [k / 4][32][4] int8, or [k / 8][32][4] pairs of nibbles, of
-// which the low one belongs to the first four of eight k.
+// Where the sections of a panel begin, in bytes. Weights: [k / 4][32][4] bytes, each an int8 + 128, or [k / 8][32][4] pairs
+// of nibbles, of which the low one belongs to the first four of eight k. So all bodies multiply unsigned weights by signed
+// activations, and what the weights have too much costs one subtraction of the row's own sum.
 struct Sections {
     long groups = 0, segments = 0;
     long scales = 0;   // int8, int4: fp32 [32]; grouped: [groups][32]
     long offsets = 0;  // int8 [groups][32], or as scales; int4 always has them
     long factors = 0;  // int4: uint8 [groups][32]
-    long sums = 0;     // int8, int4: int32 [segments][32], the sum of a segment's int8 weights
     long bytes = 0;
 };
+
+constexpr int32_t kShift = 128;  // that a stored byte has more than the int8 for which it stands
 
 static inline bool is_dense(const Form& f) { return f.scheme <= kDenseAmx; }
 static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups || f.scheme == kInt4Groups; }
@@ -62,8 +64,7 @@ static inline Sections sections(const Form& f) {
     s.factors = s.offsets;
     if (f.scheme == kInt4 || f.offset == kZero) s.factors += round_up(s.groups * kPanel, 64);
     if (f.offset == kMinimum) s.factors += round_up(s.groups * kPanel * scale_bytes(f), 64);
-    s.sums = s.factors + (f.scheme == kInt4 ? round_up(s.groups * kPanel, 64) : 0);
-    s.bytes = s.sums + (grouped ? 0 : s.segments * kPanel * 4);
+    s.bytes = s.factors + (f.scheme == kInt4 ? round_up(s.groups * kPanel, 64) : 0);
     return s;
 }
 }  // namespace baton

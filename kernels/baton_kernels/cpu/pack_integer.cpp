@@ -55,9 +55,8 @@ void pack_integer_panel(const Form& f, const int8_t* values, const void* scales,
     char* to = panels + panel * s.bytes;
     std::memset(to, 0, static_cast<size_t>(s.bytes));
     const bool nibbles = has_nibbles(f);
-    const long size = scale_bytes(f), group = f.group ? f.group : padded_k(f), length = padded_k(f) / f.segments;
+    const long size = scale_bytes(f);
     const long groups = f.group ? f.k / f.group : 0;  // of the arrays; padding has further ones, which stay zero
-    auto* sums = reinterpret_cast<int32_t*>(to + s.sums);
     const auto copy = [&](long at, const void* from, long column, long c, long bytes) {
         for (long g = 0; g < groups; ++g)
             std::memcpy(to + at + (g * kPanel + c) * bytes, static_cast<const char*>(from) + (column * groups + g) * bytes, static_cast<size_t>(bytes));
@@ -76,10 +75,7 @@ void pack_integer_panel(const Form& f, const int8_t* values, const void* scales,
             if (nibbles)
                 to[quad(k / 8 * 4, c) + k % 4] |= static_cast<char>((value & 15) << (k % 8 >= 4 ? 4 : 0));
             else
-                to[quad(k, c) + k % 4] = static_cast<char>(value);
-            if (is_grouped(f)) continue;
-            const long at = column * groups + k / group;
-            sums[k / length * kPanel + c] += f.scheme == kInt4 ? (value - static_cast<const int8_t*>(offsets)[at]) * factors[at] : value;
+                to[quad(k, c) + k % 4] = static_cast<char>(value + kShift);
         }
     }
 }
@@ -98,7 +94,7 @@ void unpack_integer_column(const Form& f, const char* packed, long column, float
             value = k % 8 >= 4 ? pair >> 4 : pair & 15;
             value = f.tabled ? f.table[value] : value - f.middle;
         } else {
-            value = static_cast<int8_t>(panel[quad(k, c) + k % 4]);
+            value = static_cast<uint8_t>(panel[quad(k, c) + k % 4]) - kShift;
         }
         if (f.scheme == kInt4 || f.offset == kZero) value -= reinterpret_cast<const int8_t*>(panel + s.offsets)[g];
         if (f.scheme == kInt4) value *= reinterpret_cast<const uint8_t*>(panel + s.factors)[g];

@@ -41,17 +41,14 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
     const auto* x = reinterpret_cast<const uint32_t*>(call.packed_x) + (t * u.kp + g0 * f.group) / 4 * kQuadWords * R;
     const auto* w = reinterpret_cast<const uint32_t*>(panel + g0 * f.group * kPanel / (has_nibbles(f) ? 2 : 1)) + c0 * 16;
     const float* x_scales = call.x_scales + t * blocks * R;
-    const int32_t* x_sums = call.x_sums ? call.x_sums + t * u.at.groups * R : nullptr;
-    const Ints table = load_table(f.table);
+    const int32_t* x_sums = call.x_sums + t * u.at.groups * R;
+    const Ints table = flip_signs(load_table(f.table));
     for (long g = g0; g < g1; ++g) {
         Lanes acc[R][C];
-        Ints weight_sums[C];
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 8
             for (int c = 0; c < C; ++c) acc[r][c] = set(0.0f);
-#pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) weight_sums[c] = ints(0);
         for (long s = 0; s < steps; ++s) {
             fetch_far(w + 2048);
             Ints raw[C];
@@ -62,12 +59,7 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
                 Ints v[C];
 #pragma GCC unroll 8
                 for (int c = 0; c < C; ++c) v[c] = Group::take(raw[c], quad, table);
-                add_quads<R, C, 1, R, Group::kNibbles>(acc, x, v);
-#ifdef __AVX512VNNI__
-                if constexpr (!Group::kNibbles)
-#pragma GCC unroll 8
-                    for (int c = 0; c < C; ++c) weight_sums[c] = dot_bytes(weight_sums[c], ints(0x01010101u), v[c]);
-#endif
+                add_quads<R, C, 1, R>(acc, x, v);
                 x += kQuadWords * R;
             }
             w += kPanel;
@@ -75,19 +67,19 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) {
             const long column = g * kPanel + 16 * (c0 + c);
-            Ints zero = ints(static_cast<uint32_t>(f.middle)), factor = ints(0);
+            const int32_t middle = Group::kMiddle ? Group::kMiddle : f.middle;
+            Ints zero = ints(static_cast<uint32_t>(middle)), factor = ints(0);
             Lanes scale = set(0.0f), minimum = set(0.0f);
             const bool zeros = whole || f.offset == kZero;
-            if (zeros) zero = widen_bytes(section<int8_t>(panel, u.at.offsets) + column);
+            if (zeros) zero = zero + widen_bytes(section<int8_t>(panel, u.at.offsets) + column);
             if (whole) factor = widen_bytes(section<int8_t>(panel, u.at.factors) + column);
             if (!whole) scale = column_scales(f, panel + u.at.scales, column);
             if (f.offset == kMinimum) minimum = column_scales(f, panel + u.at.offsets, column);
-            const Ints shift = Group::kNibbles || !kShifted ? ints(0) : left<7>(weight_sums[c]);
 #pragma GCC unroll 16
             for (int r = 0; r < R; ++r) {
                 float* to = acc_at + r * kPanel + 16 * (c0 + c);
-                Ints sum = bits(acc[r][c]) - shift;
-                if (zeros || f.middle) sum = sum - times(zero, ints(static_cast<uint32_t>(x_sums[g * R + r])));
+                const int32_t x_sum = x_sums[g * R + r];
+                const Ints sum = bits(acc[r][c]) - (zeros ? times(zero, ints(static_cast<uint32_t>(x_sum))) : ints(static_cast<uint32_t>(middle * x_sum)));
                 if (whole) {
                     const Ints before = fresh && g == g0 ? ints(0) : bits(load(to));
                     store(to, floats(before + times(factor, sum)));
@@ -95,7 +87,7 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
                 }
                 const Lanes row_scale = set(x_scales[g * R + r]);
                 Lanes total = fma(convert(sum) * row_scale, scale, fresh && g == g0 ? set(0.0f) : load(to));
-                if (f.offset == kMinimum) total = fma(set(static_cast<float>(x_sums[g * R + r])) * row_scale, minimum, total);
+                if (f.offset == kMinimum) total = fma(set(static_cast<float>(x_sum)) * row_scale, minimum, total);
                 store(to, total);
             }
         }
@@ -126,7 +118,7 @@ static void group_rows(const ProductCall& call, const IntegerUnit& u, const char
     }
 }
 
-// int4 weights of k0 .. k1 of a panel as int8: (nibble - zero) * factor.
+// int4 weights of k0 .. k1 of a panel as bytes: (nibble - zero) * factor + 128.
 static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide) {
     const long group = u.form.group;
     for (long k = k0; k < k1; k += 8)
@@ -142,22 +134,23 @@ static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long
 
 // Turns the sums of a segment into fp32 and adds them to the tree.
 static void end_segment(const ProductCall& call, const IntegerUnit& u, long half, long p, long t, long segment) {
-    const long blocks = u.kp / call.x_block;
-    const bool whole = !is_grouped(u.form);
-    const auto* sums = section<uint32_t>(u.panel(half, p), u.at.sums) + segment * kPanel;
-    for (long r = 0; r < u.R; ++r)
+    const long blocks = u.kp / call.x_block, groups = u.kp / call.group, share = groups / u.at.segments;
+    const bool whole = !is_grouped(u.form), bytes = u.form.scheme == kInt8 || call.widen;
+    for (long r = 0; r < u.R; ++r) {
+        int32_t x_sum = 0;
+        for (long g = segment * share; bytes && g < (segment + 1) * share; ++g) x_sum += call.x_sums[(t * groups + g) * u.R + r];
+        const Ints too_much = ints(static_cast<uint32_t>(kShift * x_sum));
         for (long c = 0; c < 2; ++c) {
             const long i = r * kPanel + 16 * c;
             Lanes v = load(u.acc(half, p, t) + i);
             if (whole) {
-                Ints sum = bits(v);
-                if (kShifted && call.shifted) sum = sum - left<7>(load(sums + 16 * c));
-                v = convert(sum) * set(call.x_scales[(t * blocks + segment) * u.R + r]);
+                v = convert(bits(v) - too_much) * set(call.x_scales[(t * blocks + segment) * u.R + r]);
             }
             long level = 1;
             for (; segment >> (level - 1) & 1; ++level) v = load(u.level(level, half, p, t) + i) + v;
             store(u.level(level, half, p, t) + i, v);
         }
+    }
 }
 
 // Writes a panel of a tile's outputs: the column's scale, the gate, bias and residual.

@@ -1,4 +1,4 @@
-// The inner steps of integer products: four int8 weights of each of sixteen columns times four int8 activations of a row,
+// The inner steps of integer products: four unsigned bytes of weights of each of sixteen columns times four int8 of a row,
 // added to an int32. Exact on every body, so the order of k does not matter. Sums live in Lanes as their bits.
 #pragma once
 
@@ -8,30 +8,27 @@ INLINE Ints low_nibbles(Ints w) { return w & ints(0x0F0F0F0Fu); }
 INLINE Ints high_nibbles(Ints w) { return right<4>(w) & ints(0x0F0F0F0Fu); }
 
 #ifdef __AVX512VNNI__
-// The instruction multiplies unsigned by signed bytes. Rows for int8 weights are kept as x + 128, which adds 128 times the sum
-// of the weights; rows for nibbles, which are unsigned themselves, as x.
-constexpr bool kShifted = true;
 constexpr long kQuadWords = 1;  // words of packed activations per four k
 
-template <int R, int C, int XR, int XK, bool kNibbles>
+template <int R, int C, int XR, int XK>
 INLINE void add_quads(Lanes (&acc)[R][C], const uint32_t* x, const Ints (&w)[C]) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
         const Ints b = ints(x[r * XR]);
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) acc[r][c] = floats(kNibbles ? dot_bytes(bits(acc[r][c]), w[c], b) : dot_bytes(bits(acc[r][c]), b, w[c]));
+        for (int c = 0; c < C; ++c) acc[r][c] = floats(dot_bytes(bits(acc[r][c]), w[c], b));
     }
 }
 #else
-// Products of signed words, two at a time: first the even bytes of the four, then the odd ones.
-constexpr bool kShifted = false;
+// Products of words, two at a time: first the even bytes of the four, then the odd ones.
 constexpr long kQuadWords = 2;
 
-template <int R, int C, int XR, int XK, bool kNibbles>
+template <int R, int C, int XR, int XK>
 INLINE void add_quads(Lanes (&acc)[R][C], const uint32_t* x, const Ints (&w)[C]) {
+    const Ints low = ints(0x00FF00FFu);
     Ints even[C], odd[C];
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) even[c] = kNibbles ? w[c] & ints(0x00FF00FFu) : even_bytes(w[c]), odd[c] = kNibbles ? right<8>(w[c]) & ints(0x00FF00FFu) : odd_bytes(w[c]);
+    for (int c = 0; c < C; ++c) even[c] = w[c] & low, odd[c] = right<8>(w[c]) & low;
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
         const Ints b = ints(x[r * XR]);
@@ -47,16 +44,18 @@ INLINE void add_quads(Lanes (&acc)[R][C], const uint32_t* x, const Ints (&w)[C])
 }
 #endif
 
-// The bytes of `nibbles` minus those of `zero`, times those of `factor`; the results fit int8.
+INLINE Ints flip_signs(Ints a) { return (a | ints(0x80808080u)) - (a & ints(0x80808080u)); }  // int8 to int8 + 128, and back
+
+// The bytes of `nibbles` minus those of `zero`, times those of `factor`, which fit int8; plus 128.
 INLINE Ints scaled_bytes(Ints nibbles, Ints zero, Ints factor) {
     const Ints d = subtract_bytes(nibbles, zero), low = ints(0x00FF00FFu);
-    return (multiply_words(even_bytes(d), even_bytes(factor)) & low) | left<8>(multiply_words(odd_bytes(d), odd_bytes(factor)) & low);
+    return flip_signs((multiply_words(even_bytes(d), even_bytes(factor)) & low) | left<8>(multiply_words(odd_bytes(d), odd_bytes(factor)) & low));
 }
 
 // A byte for each lane, in all four bytes of it.
 INLINE Ints spread_bytes(const int8_t* p) { return times(widen_bytes(p) & ints(0xFFu), ints(0x01010101u)); }
 
-// A kind of `tile` (tile.h): int8 weights, whose sums run over a whole segment.
+// A kind of `tile` (tile.h): bytes of weights, whose sums run over a whole segment.
 struct Quads {
     using X = uint32_t;
     using W = uint32_t;
@@ -66,24 +65,25 @@ struct Quads {
         Ints v[C];
 #pragma GCC unroll 8
         for (int c = 0; c < C; ++c) v[c] = load(w + c * apart);
-        add_quads<R, C, XR, XK, false>(acc, x, v);
+        add_quads<R, C, XR, XK>(acc, x, v);
     }
 };
 
-// Weights of a group: each reads `kQuads` times four k per step from a vector of words per sixteen columns.
+// Weights of a group: each reads `kQuads` times four k per step from a vector of words per sixteen columns, as unsigned
+// bytes that are kMiddle too large; 0: the form says by how much.
 struct GroupBytes {
     static constexpr int kQuads = 1;
-    static constexpr bool kNibbles = false;
+    static constexpr int32_t kMiddle = kShift;
     INLINE Ints take(Ints w, int, Ints) { return w; }
 };
 struct GroupNibbles {
     static constexpr int kQuads = 2;
-    static constexpr bool kNibbles = true;
+    static constexpr int32_t kMiddle = 0;
     INLINE Ints take(Ints w, int quad, Ints) { return quad ? high_nibbles(w) : low_nibbles(w); }
 };
 struct GroupTable {
     static constexpr int kQuads = 2;
-    static constexpr bool kNibbles = false;
+    static constexpr int32_t kMiddle = kShift;
     INLINE Ints take(Ints w, int quad, Ints table) { return look_up(table, quad ? high_nibbles(w) : low_nibbles(w)); }
 };
 }  // namespace baton::BODY
