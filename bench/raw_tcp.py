@@ -6,6 +6,7 @@ when it is first used, and again when its source changes."""
 
 import asyncio
 import hashlib
+import os
 import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -73,7 +74,7 @@ def compiled() -> Path:
     program = BUILT / f"tcp_loop-{digest}"
     if not program.exists():
         BUILT.mkdir(parents=True, exist_ok=True)
-        made = program.with_suffix(".tmp")
+        made = program.with_suffix(f".{os.getpid()}.tmp")  # another process may build it, too
         done = subprocess.run([compiler, *FLAGS, "-o", made, SOURCE], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RawTcpFailed(f"{SOURCE.name} does not compile:\n{done.stderr}")

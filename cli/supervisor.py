@@ -191,6 +191,7 @@ class Supervisor:
             standing.cancel()
             if process.returncode is None:  # only when this task was cancelled
                 process.kill()
+                await process.communicate()  # otherwise its pipe stays open
         running.state = ProcessState.DEAD
         self._changed.set()
         return status

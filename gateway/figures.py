@@ -107,8 +107,9 @@ def prompt_times(prefill: AttachedWorker) -> float:
 
 
 def mates_slowed(prefill: AttachedWorker) -> float:
-    """The loss by a second of a prompt at prefill, where decode workers compute on all cores of its host."""
-    return sum(SPARE_DECODE + HELD_REQUEST * mate.load.running for mate in prefill.core_mates)
+    """The loss by a second of a prompt at prefill, where decode workers compute on all cores of its host: each request
+    there waits for it, also one whose prompt decode computes itself."""
+    return sum(SPARE_DECODE + HELD_REQUEST * (batch_size(mate) + mate.load.opened) for mate in prefill.core_mates)
 
 
 def prompt_wait(worker: AttachedWorker) -> float:

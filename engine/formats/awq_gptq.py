@@ -63,11 +63,19 @@ def _group(config: Path, settings: Mapping[str, Any], k: int) -> int:
     raise ModelError(config, "quantization_config", f"group_size {group} is no multiple of 16", _OTHER)
 
 
+def _stored_groups(module: Module, groups: int) -> int:
+    """How many groups the scales have: as many as the form, or one for several of them."""
+    stored, _ = module.sides("scales")
+    if groups % stored:
+        raise ModelError(module.path, f"{module.name}.scales", f"has {stored} groups instead of {groups}", _OTHER)
+    return stored
+
+
 def _awq(config: Path, settings: Mapping[str, Any], module: Module) -> StoredMatrix:
-    k, words = module.parts["qweight"].shape
+    k, words = module.sides("qweight")
     n, group = words * 8, _group(config, settings, k)
     qweight = module.take("qweight", ("i32",), (k, words))
-    stored = len(module.take("scales", DTYPES_OF_SCALES, (None, n)))
+    stored = _stored_groups(module, k // group)
     scales, zeros = (
         module.take("scales", DTYPES_OF_SCALES, (stored, n)),
         module.take("qzeros", ("i32",), (stored, words)),
@@ -93,11 +101,11 @@ def _straight(packed: NDArray[np.int32]) -> NDArray[np.uint8]:
 
 def _gptq(config: Path, settings: Mapping[str, Any], module: Module) -> StoredMatrix:
     bits = int(settings["bits"])
-    words, n = module.parts["qweight"].shape
+    words, n = module.sides("qweight")
     k = words * 32 // bits
     group = _group(config, settings, k)
     qweight = module.take("qweight", ("i32",), (words, n))
-    stored = len(module.take("scales", DTYPES_OF_SCALES, (None, n)))
+    stored = _stored_groups(module, k // group)
     scales = module.take("scales", DTYPES_OF_SCALES, (stored, n))
     zeros = module.take("qzeros", ("i32",), (stored, n * bits // 32))
     first = settings.get("checkpoint_format", "gptq") == "gptq"
@@ -106,8 +114,7 @@ def _gptq(config: Path, settings: Mapping[str, Any], module: Module) -> StoredMa
         if "g_idx" in module.parts
         else np.arange(k, dtype=np.int32) // (k // stored)
     )
-    if len(owner) != k or owner.min() < 0 or (np.bincount(owner, minlength=stored) != k // stored).any():
-        raise ModelError(module.path, f"{module.name}.g_idx", f"gives {stored} groups unequal shares", _OTHER)
+    module.refuse_owners("g_idx", owner, stored, k // stored)
     order = np.argsort(owner, kind="stable").astype(np.int32)
     ordered = not np.array_equal(order, np.arange(k))
     scheme = "int4-groups" if bits == 4 else "int8-groups"

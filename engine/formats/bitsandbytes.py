@@ -39,7 +39,7 @@ def read_bitsandbytes(config: Path, settings: Mapping[str, Any], tensors: dict[s
 
 
 def _int8(module: Module) -> StoredMatrix:
-    n, k = module.parts["weight"].shape
+    n, k = module.sides("weight")
     weight, form = module.take("weight", ("i8",), (n, k)), MatrixForm("int8")
     scales = module.take("SCB", ("fp32",), (n,)) / np.float32(127)  # each row's largest number
     return StoredMatrix(module.path, "bnb-int8", (n, k), form, module.raw(), lambda: Integers(form, weight, scales))

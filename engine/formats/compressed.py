@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from baton_kernels import Integers, MatrixForm
 from engine.formats.errors import ModelError
 from engine.formats.fp8 import fp8_matrix
-from engine.formats.parts import DTYPES_OF_SCALES, Module, modules, scale_type, unpacked
+from engine.formats.parts import AGAIN, DTYPES_OF_SCALES, Module, modules, scale_type, unpacked
 from engine.formats.stored import Stored, StoredMatrix, Tensor
 from engine.quantization.factors import progressive
 
@@ -24,18 +24,14 @@ _GROUPS = (16, 32, 64, 128)
 
 
 def read_compressed(config: Path, settings: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Stored]:
-    kinds = {settings.get("format")} | {
-        group.get("format") or settings.get("format")
-        for group in (settings.get("config_groups") or {}).values()
-        if isinstance(group, dict)
-    }
-    for kind in kinds:
-        if kind not in _FORMATS:
+    groups = settings.get("config_groups") or {}
+    if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
+        raise ModelError(config, "quantization_config", "config_groups is no table of objects", AGAIN)
+    for kind in (settings.get("format"), *(group.get("format") or settings.get("format") for group in groups.values())):
+        if not isinstance(kind, str) or kind not in _FORMATS:
             raise ModelError(config, "quantization_config", f"format {kind!r} is not supported", _OTHER)
-    if (
-        settings.get("sparsity_config") not in (None, {})
-        and settings["sparsity_config"].get("format", "dense") != "dense"
-    ):
+    sparsity = settings.get("sparsity_config") or {}
+    if not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense":
         raise ModelError(config, "quantization_config", "sparse weights are not supported", _OTHER)
     if settings.get("kv_cache_scheme") is not None:
         raise ModelError(config, "quantization_config", "kv_cache_scheme is not supported", "Take a folder without it.")
@@ -51,12 +47,9 @@ def read_compressed(config: Path, settings: Mapping[str, Any], tensors: dict[str
 def _matrix(module: Module) -> Stored:
     if "weight_packed" in module.parts:
         return _packed(module)
-    weight = module.parts.get("weight")
-    if weight is None or len(weight.shape) != 2:
-        raise ModelError(module.path, f"{module.name}.weight", "is missing, or no matrix", _OTHER)
-    if weight.dtype == "f8_e4m3":
+    n, k = module.sides("weight")
+    if module.parts["weight"].dtype == "f8_e4m3":
         return fp8_matrix(module, None)
-    n, k = weight.shape
     return _integers(module, "int8", n, k, lambda: module.take("weight", ("i8",), (n, k)))
 
 
@@ -64,7 +57,9 @@ def _packed(module: Module) -> StoredMatrix:
     """Numbers of four or eight bits in words, along the inputs; the lowest number of a form is stored as 0."""
     shape = module.take("weight_shape", ("i64", "i32"), (2,))
     n, k = (int(side) for side in shape)
-    words = module.parts["weight_packed"].shape[-1]
+    _, words = module.sides("weight_packed")
+    if n < 1 or k < 1:
+        raise ModelError(module.path, f"{module.name}.weight_shape", f"is {n} x {k}", AGAIN)
     bits = 4 if words == -(-k // 8) else 8
     packed = module.take("weight_packed", ("i32",), (n, -(-k * bits // 32)))
 
@@ -78,6 +73,10 @@ def _packed(module: Module) -> StoredMatrix:
 def _integers(module: Module, kind: str, n: int, k: int, values: Any) -> StoredMatrix:
     tensor = module.parts["weight_scale"]
     stored = tensor.values.size // n if tensor.values.size >= n else 0
+    if tensor.values.size != (stored * n or 1):
+        raise ModelError(
+            tensor.path, f"{module.name}.weight_scale", f"has {tensor.values.size} values, {n} rows", AGAIN
+        )
     scales = module.take("weight_scale", DTYPES_OF_SCALES, tensor.shape).reshape(-1 if stored == 0 else (n, stored))
     zeros, order = _zeros(module, kind, n, stored), _order(module, k, stored)
     label = f"compressed-tensors-{kind}"
@@ -126,17 +125,22 @@ def _zeros(module: Module, kind: str, n: int, stored: int) -> NDArray[np.int8] |
     tensor = module.parts.get("weight_zero_point")
     if tensor is None:
         return None
+    groups = max(1, stored)
     if tensor.dtype == "i32":
         bits = 4 if kind == "int4" else 8
-        numbers = unpacked(tensor.values, bits, 0)[:n]
+        packed = module.take("weight_zero_point", ("i32",), (-(-n * bits // 32), groups))
+        numbers = unpacked(packed, bits, 0)[:n]
         found = (numbers ^ np.uint8(128)).view(np.int8) if bits == 8 else numbers.view(np.int8)
     else:
-        found = module.take("weight_zero_point", ("i8",), tensor.shape).reshape(-1, max(1, stored))
+        if tensor.size not in (groups, n * groups):
+            problem = f"has {tensor.size} values for {n} rows of {groups} groups"
+            raise ModelError(tensor.path, f"{module.name}.weight_zero_point", problem, AGAIN)
+        found = module.take("weight_zero_point", ("i8",), tensor.shape).reshape(-1, groups)
         if kind == "int4":
             found = found + np.int8(8)
     if not found.any() and kind == "int8":
         return None
-    return np.ascontiguousarray(np.broadcast_to(found.reshape(-1, max(1, stored)), (n, max(1, stored))))
+    return np.ascontiguousarray(np.broadcast_to(found, (n, groups)))
 
 
 def _order(module: Module, k: int, stored: int) -> NDArray[np.int32] | None:
@@ -146,8 +150,7 @@ def _order(module: Module, k: int, stored: int) -> NDArray[np.int32] | None:
     owner = module.take("weight_g_idx", ("i32", "i64"), (k,))
     if owner.min() < 0:
         return None
-    if (np.bincount(owner, minlength=stored) != k // max(1, stored)).any():
-        raise ModelError(module.path, f"{module.name}.weight_g_idx", "gives the groups unequal shares", _OTHER)
+    module.refuse_owners("weight_g_idx", owner, max(1, stored), k // max(1, stored))
     order = np.argsort(owner, kind="stable").astype(np.int32)
     return None if np.array_equal(order, np.arange(k)) else order
 

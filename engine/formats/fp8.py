@@ -19,7 +19,9 @@ _SCALES = ("weight_scale", "weight_scale_inv")  # both are multiplied
 
 def read_fp8(config: Path, settings: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Stored]:
     block = settings.get("weight_block_size")
-    if block is not None and (not isinstance(block, list) or len(block) != 2):
+    if block is not None and (
+        not isinstance(block, list) or len(block) != 2 or not all(type(x) is int and x > 0 for x in block)
+    ):
         raise ModelError(
             config, "quantization_config", f"weight_block_size {block!r} is no pair", "Copy the folder again."
         )
@@ -32,7 +34,7 @@ def read_fp8(config: Path, settings: Mapping[str, Any], tensors: dict[str, Tenso
 
 
 def fp8_matrix(module: Module, block: list[int] | None) -> WidenedMatrix:
-    n, k = module.parts["weight"].shape
+    n, k = module.sides("weight")
     weight = module.take("weight", ("f8_e4m3",), (n, k))
     name = next(name for name in _SCALES if name in module.parts)
     scale = widened(Tensor(module.path, module.parts[name].dtype, module.parts[name].values))

@@ -40,18 +40,32 @@ class Module:
             raise ModelError(tensor.path, f"{self.name}.{part}", problem, AGAIN)
         return tensor.values
 
+    def sides(self, part: str) -> tuple[int, int]:
+        """Rows and columns of a part that has to be a matrix."""
+        tensor = self.parts.get(part)
+        if tensor is None or len(tensor.shape) != 2 or 0 in tensor.shape:
+            problem = "is missing" if tensor is None else f"has shape {list(tensor.shape)}, and is no matrix"
+            raise ModelError(self.path if tensor is None else tensor.path, f"{self.name}.{part}", problem, AGAIN)
+        return tensor.shape[0], tensor.shape[1]
+
+    def refuse_owners(self, part: str, owner: NDArray[np.signedinteger[Any]], groups: int, each: int) -> None:
+        """Raises ModelError unless each group owns so many inputs."""
+        if owner.min() < 0 or owner.max() >= groups or (np.bincount(owner, minlength=groups) != each).any():
+            raise ModelError(self.path, f"{self.name}.{part}", f"gives {groups} groups unequal shares", AGAIN)
+
     def raw(self) -> tuple[NDArray[Any], ...]:
         return tuple(self.parts[part].values for part in sorted(self.parts))
 
 
 def modules(tensors: dict[str, Tensor], marks: Iterable[str]) -> Iterator[Module]:
     """The modules that have a part with one of these names."""
-    known = set(marks)
-    found = sorted({name.rpartition(".")[0] for name in tensors if name.rpartition(".")[2] in known})
-    for module in found:
-        prefix = f"{module}."
-        parts = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        yield Module(module, parts)
+    known, found = set(marks), dict[str, dict[str, Tensor]]()
+    for name, tensor in tensors.items():
+        module, _, part = name.rpartition(".")
+        found.setdefault(module, {})[part] = tensor
+    for module in sorted(found):
+        if module and known & found[module].keys():
+            yield Module(module, found[module])
 
 
 def unpacked(words: NDArray[np.int32], bits: int, axis: int) -> NDArray[np.uint8]:

@@ -41,7 +41,7 @@ def quantization_of(folder: Path) -> Settings | None:
 
 def read_quantized(folder: Path, settings: Settings, tensors: dict[str, Tensor]) -> dict[str, Stored]:
     method = settings.get("quant_method")
-    if method not in _READERS:
+    if not isinstance(method, str) or method not in _READERS:
         problem = f"quant_method {method!r} is not supported"
         remedy = f"Baton reads {', '.join(_READERS)}, and GGUF; take one of these, or the model in bf16."
         raise ModelError(folder / "config.json", "quantization_config", problem, remedy)

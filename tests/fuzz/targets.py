@@ -15,6 +15,7 @@ from tests.fuzz.kv_greetings import kv_greetings
 from tests.fuzz.kv_welcomes import kv_welcomes
 from tests.fuzz.mesh_credentials import mesh_credentials, tls_handshakes
 from tests.fuzz.mesh_messages import mesh_messages
+from tests.fuzz.model_files import model_files
 from tests.fuzz.texts import sse_frames, templates, tool_parsers
 from tests.fuzz.translations import answer_events, translations
 from tests.fuzz.worker_orders import worker_orders
@@ -28,6 +29,7 @@ TEXTS: dict[str, Target] = {
     "translations": translations,
     "answer_events": answer_events,
 }
+FILES: dict[str, Target] = {"model_files": model_files}
 WIRES: dict[str, Target] = {
     "gateway_reports": gateway_reports,
     "kv_answers": kv_answers,
@@ -41,13 +43,14 @@ WIRES: dict[str, Target] = {
     "tls_handshakes": tls_handshakes,
     "worker_orders": worker_orders,
 }
-TARGETS = TEXTS | WIRES
+TARGETS = TEXTS | FILES | WIRES
 SHARES = {
     "sse_frames": 12,
     "tool_parsers": 5,
     "templates": 3,
     "translations": 6,
     "answer_events": 4,
+    "model_files": 2,
     "gateway_reports": 2,
     "kv_answers": 8,
     "kv_control": 8,

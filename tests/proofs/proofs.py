@@ -20,6 +20,7 @@ CHAOS = (*PROCESSES, "tests/chaos")
 FAKES = (  # of the unit tests, which targets of the fuzzer use
     "tests/unit/certificates.py",
     "tests/unit/decode_svc/fakes.py",
+    "tests/unit/engine/gguf_files.py",
     "tests/unit/gateway/fake_mesh.py",
     "tests/unit/prefill_svc/parts.py",
 )

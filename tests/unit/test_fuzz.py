@@ -17,6 +17,7 @@ CASES = {
     "templates": 150,
     "translations": 500,
     "answer_events": 300,
+    "model_files": 300,
     "gateway_reports": 120,
     "kv_answers": 300,
     "kv_control": 300,

@@ -1,6 +1,7 @@
 """Processes are started, restarted and stopped as promised; small scripts stand in for the services."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -42,6 +43,19 @@ async def until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.02)
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_stop_in_the_middle_of_a_start_leaves_no_process_and_no_pipe() -> None:
+    for wait_seconds in (0.0, 0.002, 0.005, 0.01, 0.02, 0.05):
+        running = Supervisor([service("a", READY)], quiet)
+        running.start()
+        await asyncio.sleep(wait_seconds)
+        await running.stop()
+        process = running.running[0].process
+        assert process is None or not alive(process.pid)
+        del running, process
+        gc.collect()
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,20 @@ def test_what_decode_reports_changes_the_costs_of_prefill_on_its_cores() -> None
     assert parts.interference == pytest.approx(1.5 * 0.25 * 40 / 2000)
 
 
+def test_of_prompts_that_come_together_only_the_first_leaves_an_idle_decode_worker() -> None:
+    idle = replace(IDLE, local_tokens_per_second=1000.0)
+    decode, prefill = worker(Tier.DECODE, 1, idle, all_cores=True), worker(Tier.PREFILL, 2, IDLE)
+    table = table_of(decode, prefill)
+    first = route(Need(256), table)
+    assert first is not None and first.prefill is prefill
+    decode.count(0)  # it waits for the pages of the first
+    second = route(Need(256), table)
+    assert second is not None and second.decision is RouteDecision.LOCAL_FASTER
+    decode.report(replace(idle, opened=1))
+    third = route(Need(256), table)
+    assert third is not None and third.decision is RouteDecision.LOCAL_FASTER
+
+
 def test_a_decode_worker_that_has_left_takes_no_cores() -> None:
     decode, prefill = (
         worker(Tier.DECODE, 1, replace(BATCH, queued_tokens=500), all_cores=True),
