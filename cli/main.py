@@ -41,6 +41,7 @@ COMMANDS = {
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
     "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.model", "app", "Download a model of the hub, or check a model folder."),
+    "quantize": Entry("cli.quantize", "quantize", "Write a model in eight or four bits."),
     "keys": Entry("cli.keys", "app", "Add, list and remove the keys of tenants."),
 }
 

@@ -17,6 +17,7 @@ from engine.model.forward import Product
 from engine.model.page_memory import page_layout
 from engine.model.weights import Weights, open_weights
 from engine.plan import Runner
+from engine.quantization.cached import in_four_bits
 from engine.runner import CpuRunner, PoolBuffer
 from engine.selftest import check_draft_kernels
 from engine.work import ModelWork
@@ -165,20 +166,21 @@ def load_model(
     threads: int = 0,
     quantize: str = "",
 ) -> CpuModel:
-    weights = open_weights(
-        folder, cache_folder, product_path=product_path, context_tokens=context_tokens, quantize=quantize
-    )
-    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder, quantize)
     if threads:
         baton_kernels.set_threads(threads)
+    opened, recipe = (in_four_bits(folder, cache_folder), "int8") if quantize == "int4" else (folder, quantize)
+    weights = open_weights(
+        opened, cache_folder, product_path=product_path, context_tokens=context_tokens, quantize=recipe
+    )
+    draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder, quantize)
     if draft_weights is not None:
         check_draft_kernels(draft_weights, page_tokens)
     return CpuModel(weights, identify(weights, page_tokens), page_tokens, draft_weights)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path, quantize: str) -> Weights:
-    """Opens the draft on the model's product path, and rounds it as the model is rounded; beside a model in fp32, on
-    the path that its own weights choose."""
+    """Opens the draft on the model's product path, and in eight bits if the model is rounded. Beside a model in fp32 it
+    has the path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
     path = "auto" if model.path == "fp32" or quantize else model.path
-    return open_weights(folder, cache_folder, product_path=path, quantize=quantize)
+    return open_weights(folder, cache_folder, product_path=path, quantize="int8" if quantize else "")

@@ -12,9 +12,9 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from engine.builtin.safetensors import write_safetensors
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.stored import Tensor, widened
+from engine.formats.writing import write_safetensors
 from engine.model.digest import locked
 
 NOISE = 0.04  # deviation of the change, as a share of each matrix's standard deviation

@@ -16,8 +16,8 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from engine.builtin.safetensors import write_safetensors
 from engine.builtin.tokenizer import BEGIN, END, PAD, VOCAB, write_tokenizer
+from engine.formats.writing import write_safetensors
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import fused_tensors

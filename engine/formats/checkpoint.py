@@ -46,7 +46,7 @@ class Checkpoint:
         self.index = folder / _INDEX if len(self.files) > 1 else self.files[0]
         self.tensors: dict[str, Stored] = {}
         for path in self.files:
-            for name, tensor in (gguf_tensors(path) if path.suffix == ".gguf" else _open(path)).items():
+            for name, tensor in (gguf_tensors(path) if path.suffix == ".gguf" else read_file(path)).items():
                 if name in self.tensors:
                     raise ModelError(path, name, f"stands also in {self.tensors[name].path.name}", _AGAIN)
                 self.tensors[name] = tensor
@@ -96,7 +96,8 @@ def _regular(path: Path) -> Path:
     return path
 
 
-def _open(path: Path) -> dict[str, Tensor]:
+def read_file(path: Path) -> dict[str, Tensor]:
+    """The tensors of one safetensors file by name."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)

@@ -106,7 +106,10 @@ def dense_matrix(path: str, name: str, stored: Stored) -> Matrix:
 
 
 def quantized_matrix(target: str, name: str, stored: Stored) -> Matrix:
-    """The same matrix, rounded to int8 or int4 when it is read. `name`: of the fused tensor that it belongs to."""
+    """The same matrix, rounded to int8 or int4 when it is read. One that is quantized already stays as it is. `name`:
+    of the fused tensor that it belongs to."""
+    if isinstance(stored, StoredMatrix):
+        return as_it_stands("", name, stored)
     n, k = stored.shape[:2]
     form = target_form(target, name, k)
     return Matrix(form, n, k, lambda: rounded(form, n, k, rows_of(stored)))

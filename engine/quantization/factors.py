@@ -26,7 +26,7 @@ def progressive(
         found[fits] = base[fits]
         factors[fits] = ratio[fits].astype(np.uint8)
     taken = np.full(scales.shape, _NEUTRAL, np.int8) if zeros is None else zeros
-    most = np.maximum(taken, 15 - taken.astype(np.int16)) * factors.astype(np.int16)
-    if (found == 0).any() or (most > 127).any() or taken.min() < 0 or taken.max() > 15:
+    low, high = taken.astype(np.int16) * factors, (15 - taken.astype(np.int16)) * factors
+    if (found == 0).any() or low.max() > 128 or high.max() > 127 or taken.min() < 0 or taken.max() > 15:
         return None
     return found, factors, np.ascontiguousarray(taken)

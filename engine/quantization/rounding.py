@@ -5,6 +5,7 @@ int8: the scale of each group, or of a row, is max|w| / 127. int4: one scale per
 that a product can multiply the widened weights as it multiplies int8 ones."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +16,24 @@ Floats = NDArray[np.float32]
 Rows = Callable[[int, int], Floats]  # rows first..last of a matrix as fp32
 
 SLICE = 1 << 21  # numbers that are rounded together
-_MOST = 127
-_NIBBLES = 15
-_AROUND = (0, 1, -1)  # factors that are tried, beside the one that just covers the group
+MOST, NIBBLES = 127, 15
+_MOST_SCALED = 120  # int4: the largest weight of a row, which fifteen steps of the factor 8 just reach
+_MOST_FACTOR = 16  # with a larger one, no zero keeps all sixteen nibbles within int8
+_FACTORS = (0, 1, -1, -2, -3)  # tried beside the one that just covers a group: cutting off its ends may pay
+_ZEROS = (0, -1, 1)  # tried beside the nearest one
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSteps:
+    """How the groups of scaled weights become nibbles: (nibble - zero) * factor. [rows, groups]"""
+
+    zeros: Floats
+    factors: Floats
+
+    def nibbles(self, parts: Floats) -> Floats:
+        """The nearest nibbles of the groups [rows, groups, group]."""
+        nibbles: Floats = np.clip(np.rint(parts / self.factors[..., None]) + self.zeros[..., None], 0, NIBBLES)
+        return nibbles
 
 
 def rounded(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
@@ -25,14 +41,51 @@ def rounded(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     return _nibbles(form, n, k, rows) if form.scheme == "int4" else _bytes(form, n, k, rows)
 
 
+def row_scales(weights: Floats) -> Floats:
+    """max|w| / 120 of each row, rounded up to sixteen binary digits: its products with factors are exact in fp32."""
+    scales = np.abs(weights).max(1) / np.float32(_MOST_SCALED)
+    up: Floats = ((scales.view(np.uint32) + np.uint32(0xFF)) & np.uint32(0xFFFFFF00)).view(np.float32)
+    return up
+
+
+def inverse(scales: Floats) -> Floats:
+    """1 / scale; 0 where the scale is too small to divide by."""
+    with np.errstate(divide="ignore", over="ignore"):
+        found = np.float32(1) / scales
+    result: Floats = np.where(np.isfinite(found), found, np.float32(0))
+    return result
+
+
+def best_steps(parts: Floats, importance: Floats | None = None) -> GroupSteps:
+    """The steps with the least squared error for groups [rows, groups, group]. An input's error counts as much as the
+    input is important [groups, group]; None: all count alike."""
+    low, high = np.minimum(parts.min(2), 0), np.maximum(parts.max(2), 0)
+    covering = np.ceil((high - low) / np.float32(NIBBLES))
+    best = GroupSteps(np.zeros(low.shape, np.float32), np.ones(low.shape, np.float32))
+    least = np.full(low.shape, np.inf, np.float32)
+    for change in _FACTORS:
+        factors = np.clip(covering + change, 1, _MOST_FACTOR)
+        for shift in _ZEROS:
+            zeros = np.clip(np.rint(-low / factors) + shift, 0, NIBBLES)
+            zeros = np.maximum(zeros, NIBBLES - np.floor(MOST / factors))  # the highest number fits int8
+            zeros = np.minimum(zeros, np.floor((MOST + 1) / factors))  # and so does the lowest, -zero * factor
+            tried = GroupSteps(zeros, factors)
+            missed = np.square((tried.nibbles(parts) - zeros[..., None]) * factors[..., None] - parts)
+            error = (missed if importance is None else missed * importance).sum(2)
+            better = error < least
+            best.zeros[better], best.factors[better] = zeros[better], factors[better]
+            least[better] = error[better]
+    return best
+
+
 def _bytes(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     groups = k // form.group if form.group else 1
     values, scales = np.empty((n, k), np.int8), np.empty((n, groups), np.float32)
     for some in _slices(n, k):
         parts = rows(some.start, some.stop).reshape(-1, groups, k // groups)
-        scales[some] = np.abs(parts).max(2) / np.float32(_MOST)
-        scaled = parts * _inverse(scales[some])[..., None]
-        values[some] = np.clip(np.rint(scaled), -_MOST, _MOST).reshape(-1, k)
+        scales[some] = np.abs(parts).max(2) / np.float32(MOST)
+        scaled = parts * inverse(scales[some])[..., None]
+        values[some] = np.clip(np.rint(scaled), -MOST, MOST).reshape(-1, k)
     return Integers(form, values, scales if form.group else scales[:, 0].copy())
 
 
@@ -42,42 +95,14 @@ def _nibbles(form: MatrixForm, n: int, k: int, rows: Rows) -> Integers:
     zeros, factors = np.empty((n, groups), np.int8), np.empty((n, groups), np.uint8)
     for some in _slices(n, k):
         weights = rows(some.start, some.stop)
-        scales[some] = np.abs(weights).max(1) / np.float32(_MOST)
-        scaled = (weights * _inverse(scales[some])[:, None]).reshape(-1, groups, form.group)
-        nibbles, zeros[some], factors[some] = nibbles_of(scaled)
-        values[some] = nibbles.reshape(-1, k)
+        scales[some] = row_scales(weights)
+        parts = (weights * inverse(scales[some])[:, None]).reshape(-1, groups, form.group)
+        steps = best_steps(parts)
+        values[some] = steps.nibbles(parts).reshape(-1, k)
+        zeros[some], factors[some] = steps.zeros, steps.factors
     return Integers(form, values, scales, zeros, factors)
-
-
-def nibbles_of(parts: Floats) -> tuple[NDArray[np.int8], NDArray[np.int8], NDArray[np.uint8]]:
-    """Groups [rows, groups, group] of scaled weights -> nibbles, zeros and factors."""
-    low, high = np.minimum(parts.min(2), 0), np.maximum(parts.max(2), 0)
-    covering = np.ceil((high - low) / np.float32(_NIBBLES))
-    values = np.zeros(parts.shape, np.int8)
-    zeros, factors = np.zeros(low.shape, np.int8), np.ones(low.shape, np.uint8)
-    least = np.full(low.shape, np.inf, np.float32)
-    for change in _AROUND:
-        factor = np.clip(covering + change, 1, 2 * _MOST // _NIBBLES + 1).astype(np.float32)
-        zero = np.clip(np.rint(-low / factor), 0, _NIBBLES)
-        zero = np.minimum(zero, np.floor(128 / factor))  # the lowest value, -zero * factor, fits int8
-        top = np.minimum(_NIBBLES, zero + np.floor(_MOST / factor))  # and so does the highest
-        nibbles = np.clip(np.rint(parts / factor[..., None]) + zero[..., None], 0, top[..., None])
-        error = np.square((nibbles - zero[..., None]) * factor[..., None] - parts).sum(2)
-        better = error < least
-        values[better] = nibbles[better].astype(np.int8)
-        zeros[better], factors[better] = zero[better].astype(np.int8), factor[better].astype(np.uint8)
-        least = np.minimum(least, error)
-    return values, zeros, factors
 
 
 def _slices(n: int, k: int) -> list[slice]:
     step = max(1, SLICE // k)
     return [slice(first, min(n, first + step)) for first in range(0, n, step)]
-
-
-def _inverse(scales: Floats) -> Floats:
-    """1 / scale; 0 where the scale is too small to divide by."""
-    with np.errstate(divide="ignore", over="ignore"):
-        inverse = np.float32(1) / scales
-    result: Floats = np.where(np.isfinite(inverse), inverse, np.float32(0))
-    return result

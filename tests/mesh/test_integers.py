@@ -13,6 +13,7 @@ from cli.verify.reference import PAGE_TOKENS, on_cpu
 from cli.verify.requests import VerifyRequest
 from engine.builtin import ensure_random
 from engine.loaded import load_model
+from engine.quantization.forms import RECIPE
 from mesh.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
@@ -49,7 +50,7 @@ async def served(cache: Path, model: Path, quantize: str) -> CellOutcome:
 async def test_a_mesh_of_integers_gives_the_bits_of_the_engine_alone(quantize: str, tmp_path: Path) -> None:
     model = Path(ensure_random(tmp_path))
     loaded = load_model(model, tmp_path, product_path="auto", page_tokens=PAGE_TOKENS, quantize=quantize)
-    assert f"weights={quantize}.1 from bf16" in loaded.identity.numerics
+    assert f"weights=int8.{RECIPE} from bf16" in loaded.identity.numerics
     alone = on_cpu(loaded, most_slots=SLOTS, threads=1)
     try:
         found = await served(tmp_path, model, quantize)

@@ -13,9 +13,9 @@ import pytest
 import transformers
 
 from engine.builtin import tiny
-from engine.builtin.safetensors import write_safetensors
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
+from engine.formats.writing import write_safetensors
 from engine.model.config import read_config
 from engine.model.rope import inverse_frequencies
 from engine.model.weights import open_weights
