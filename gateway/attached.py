@@ -90,6 +90,12 @@ class AttachedWorker:
     def send(self, message: Down) -> None:
         self.session.send(message)
 
+    def computes(self, seconds: float, limit_seconds: float) -> None:
+        """The step that runs has taken so long, and may take so long; 0: none takes long."""
+        if (self.step_seconds, self.step_limit_seconds) != (seconds, limit_seconds):
+            self.step_seconds, self.step_limit_seconds = seconds, limit_seconds
+            self.observer.changed(self)
+
     def drains(self) -> None:
         self.draining = True
         self.observer.changed(self)

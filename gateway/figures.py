@@ -84,10 +84,11 @@ def batch_size(decode: AttachedWorker) -> int:
 
 
 def room_seconds(decode: AttachedWorker) -> float:
-    """Until there is a place in the batch; a guess where requests wait and it has not measured how long."""
+    """Until there is a place in the batch; a guess where requests wait and it has not measured how long. A step that
+    takes long may well take as long again, or for ever."""
     if decode.load.waiting and not decode.load.place_seconds:
-        return NO_ROOM_SECONDS
-    return place_wait(decode)
+        return NO_ROOM_SECONDS + decode.step_seconds
+    return place_wait(decode) + decode.step_seconds
 
 
 def place_wait(decode: AttachedWorker) -> float:
@@ -119,7 +120,8 @@ def prompt_wait(worker: AttachedWorker) -> float:
 
 
 def _own_wait(worker: AttachedWorker) -> float:
-    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker)
+    step = worker.step_seconds if worker.tier is Tier.PREFILL else 0.0  # of decode it stands in `room`
+    return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker) + step
 
 
 def ahead_wait(worker: AttachedWorker) -> float:

@@ -45,11 +45,11 @@ class HungWorkers:
         """A message of a worker: what it shows of the worker's compute loop."""
         if isinstance(message, OF_THE_LOOP):
             worker.moved_seconds = asyncio.get_running_loop().time()
-            worker.step_seconds = worker.step_limit_seconds = 0.0
+            worker.computes(0.0, 0.0)
             if worker.hung:
                 self._recovered(worker)
         elif isinstance(message, LongStep):
-            worker.step_seconds, worker.step_limit_seconds = message.running_ms / 1000, message.limit_ms / 1000
+            worker.computes(message.running_ms / 1000, message.limit_ms / 1000)
             began = asyncio.get_running_loop().time() - worker.step_seconds
             worker.moved_seconds = max(worker.moved_seconds, began)  # until then the loop went on from step to step
         elif isinstance(message, Begun):

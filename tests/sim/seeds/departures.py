@@ -107,6 +107,8 @@ class Departures:
         process, gateway = self._fleet.workers.get(source), self._fleet.gateways.get(target)
         if not isinstance(message, Drain) or process is None or gateway is None or not gateway.runs:
             return
+        if not process.worker.attachments._draining:
+            return  # it comes from the process that had this name before
         if gateway.core.workers.get(process.incarnation) is not None:
             self._told.setdefault((gateway.node, process.incarnation), self._fleet.loop.world)
 

@@ -119,6 +119,26 @@ def test_one_batch_is_filled_before_the_same_cores_get_a_second() -> None:
     assert chosen_of(first, second) is second, "the cores of another host are others"
 
 
+def test_a_worker_whose_step_takes_long_is_the_last_to_get_a_request() -> None:
+    """It looks idle: what it has waits for its step, which may hang."""
+    idle, other = (
+        worker(Tier.DECODE, 1, IDLE),
+        worker(Tier.DECODE, 2, replace(IDLE, running=9, opened=9, free_places=20)),
+    )
+    table = table_of(idle, other)
+
+    def taken() -> AttachedWorker:
+        chosen = route(Need(40), table)
+        assert chosen is not None
+        return chosen.decode
+
+    assert taken() is idle
+    idle.computes(4.0, 20.0)
+    assert taken() is other and parts_of(idle, None, lacking=40, computed=40).room == 4.0
+    idle.computes(0.0, 0.0)
+    assert taken() is idle
+
+
 def test_of_two_batches_on_the_same_cores_the_larger_one_grows() -> None:
     first, second = pair(replace(BATCH, running=3), BATCH)
     assert chosen_of(first, second) is second
