@@ -1,9 +1,9 @@
 """Which workers died, what they computed then, and which gateways could notice it: by this the judge knows whether a
 request may have ended its workers.
 
-A worker dies for others when its process is killed, or replaced at its address while it is stopped; and for one gateway
-when it hears nothing of that gateway for a lease and ends their session, or when their stream breaks and the worker
-does not attach there again. What it has sent before its end may attach it at a gateway afterwards. A draining worker
+A worker dies for others when its process is killed, or replaced at its address while it is stopped. It dies for one
+gateway when that one leaves it because its step hangs; when it hears nothing of that gateway for a lease and ends their
+session; and when their stream breaks and the worker does not attach there again. What it has sent before its end may attach it at a gateway afterwards. A draining worker
 does not die for a gateway, which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the
 gateway"."""
 
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.requests import GatewayRequest, RequestPhase
+from tests.sim.seeds.orders import held
 from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class DeathsOfWorkers:
         self._all = list[DeathOfWorker]()
         self._broken = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # its stream is; it may come back
         self._unnoticed = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the notice is on its way
+        self._hung = set[tuple[str, int]]()  # gateways, and workers that they have left because their steps hang
         self._unattached = list[tuple[DeathOfWorker, WorkerProcess, GatewayProcess]]()  # the gateway had no such worker
 
     def add(self, process: WorkerProcess) -> None:
@@ -85,6 +87,7 @@ class DeathsOfWorkers:
         """After each event of a gateway: it has to suspect also what it has sent to a dead worker and what never got
         there, as long as it does not know of the death. The oldest of these requests is the first one."""
         workers, now = gateway.core.workers, self._fleet.loop.world
+        self._look_for_hung(gateway)
         back = [each for each in self._broken if each[2] is gateway and workers.get(each[1].incarnation) is not None]
         for each in back:
             if now - each[0].seconds > self._fleet.world.latency_seconds * 2:  # the break has come to this gateway
@@ -102,6 +105,15 @@ class DeathsOfWorkers:
             sent = [r for r in sent if _needs(r, process) and r.prefill in (None, process.incarnation)]
             priority_seconds = self._fleet.options.rules.priority_seconds
             death.suspects.update(r.id for r in sorted(sent, key=lambda r: r.seniority(priority_seconds))[:1])
+
+    def _look_for_hung(self, gateway: GatewayProcess) -> None:
+        hung = {(gateway.name, each.incarnation) for each in gateway.core.workers if each.hung}
+        for _, incarnation in hung - self._hung:
+            process = next((each for each in self._fleet.workers.values() if each.incarnation == incarnation), None)
+            if process is not None:
+                suspects = process.computed_lately(KNOWN_LATE_SECONDS) | {each.request for each in held(process)}
+                self._all.append(DeathOfWorker(self._fleet.loop.world, {gateway.name}, set(), suspects))
+        self._hung = hung | {each for each in self._hung if each[0] != gateway.name}
 
     def _notices(self, gateway: GatewayProcess, process: WorkerProcess) -> bool:
         if not gateway.alive:

@@ -34,6 +34,8 @@ class Departures:
 
     async def leave(self, process: FleetProcess, seconds: float) -> None:
         """The process takes no new requests, waits for the others and ends."""
+        if process.leaving:
+            return  # another fault of this moment has asked it before
         fleet, began, process.leaving = self._fleet, self._fleet.loop.world, True
         if isinstance(process, WorkerProcess):
             ending = process.node.spawn(self._end_worker(process, seconds))

@@ -111,15 +111,16 @@ def _deadline(fleet: "Fleet", user: "User", now: float) -> str | None:
     if seconds is None:
         return "the request has no deadline"
     early = user.began + seconds * (1 - 1.5 * fleet.world.drift) - 1e-6 - now
-    if early > 0 and user.waits and (_busy(fleet) or early < _prompt_seconds(fleet, user)):
-        return None  # it would come before the first token, or before the next one at another gateway
+    if early > 0 and user.waits and (_busy(fleet) or early < _own_seconds(fleet, user)):
+        return None  # it would come before the end
     return f"its deadline comes in {early:.6f} s" if early > 0 else None
 
 
-def _prompt_seconds(fleet: "Fleet", user: "User") -> float:
-    """Time that a prefill worker takes for the whole prompt, alone."""
+def _own_seconds(fleet: "Fleet", user: "User") -> float:
+    """Time that the workers take for the whole prompt and what is left of the answer, alone and without drafts."""
     options, tokens = fleet.options, len(user.demand.prompt)
-    return ceil(tokens / options.chunk_tokens) * options.step_seconds + tokens * options.row_seconds
+    steps = ceil(tokens / options.chunk_tokens) + user.demand.sampling.max_tokens - len(user.text.tokens)
+    return steps * options.step_seconds + tokens * options.row_seconds
 
 
 def _busy(fleet: "Fleet") -> bool:
