@@ -86,11 +86,12 @@ formats: $(DEV) ## checkpoints that other tools write, read by Baton and compare
 	@$(BIN)/python -m tests.formats --tools $(FORMATS)/bin/python --json $(ARGS)
 
 .PHONY: real
-real: $(DEV) ## a real model against the other readers of GGUF: every tensor, and greedy answers beside llama.cpp's
+real: $(DEV) ## a real model: every tensor as other readers of GGUF have it, answers beside llama.cpp's, quality in 8 and 4 bits
 	@test -d $(REAL)/node_modules/node-llama-cpp || { $(PYTHON) -m venv $(REAL) \
 		&& $(REAL)/bin/pip --disable-pip-version-check --quiet install gguf==0.19.0 libgguf==0.2.2 \
 		&& cd $(REAL) && npm install --silent --ignore-scripts --no-fund node-llama-cpp@3.21.1; }
 	@$(BIN)/python -m tests.real --tools $(REAL) --json $(ARGS)
+	@$(BIN)/python -m tests.real.quality --own-text --json
 
 .PHONY: verify
 verify: $(DEV) ## equal bits: one process against the mesh (5 minutes, and a GPU's cells)

@@ -1,4 +1,5 @@
-"""Models of the Hugging Face hub: `ORG/NAME` or `ORG/NAME@REVISION` becomes a folder of this machine.
+"""Models of the Hugging Face hub: `ORG/NAME`, with `@REVISION` or a GGUF type such as `:Q4_K_M` behind it, becomes a
+folder of this machine.
 
 Only what serving reads is downloaded: safetensors, configuration, tokenizer and chat templates, into the cache that all
 of Hugging Face's tools share. The commit that a name stands for is decided once: later starts take it from the cache
@@ -17,6 +18,7 @@ from typing import Any
 
 from cli.errors import MeshError
 from cli.hub_download import LARGE, download_large, partial_bytes
+from cli.hub_gguf import cached_gguf, chosen_gguf
 from cli.known_models import KNOWN, kept_file, take_package
 from cli.output import say
 from mesh.common_config import default_cache_folder
@@ -36,14 +38,17 @@ _NO_NETWORK = ("ConnectError", "ConnectTimeout", "ReadTimeout", "ReadError", "Re
 class HubModel:
     name: str  # ORG/NAME
     revision: str  # a branch, a tag or a commit
+    gguf: str = ""  # the type of the GGUF file that is meant
 
     @classmethod
     def parse(cls, text: str) -> "HubModel":
-        name, _, revision = text.partition("@")
-        return cls(name, revision or "main")
+        rest, _, gguf = text.partition(":")
+        name, _, revision = rest.partition("@")
+        return cls(name, revision or "main", gguf)
 
     def __str__(self) -> str:
-        return self.name if self.revision == "main" else f"{self.name}@{self.revision}"
+        revision = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{self.name}{revision}{f':{self.gguf}' if self.gguf else ''}"
 
 
 def with_models(settings: Settings, *, download: bool = True, tell: Callable[[str], None] = say) -> Settings:
@@ -70,7 +75,7 @@ def with_models(settings: Settings, *, download: bool = True, tell: Callable[[st
         if folder is None and not download:
             raise ConfigError(f"{value.origin}: {model} is not in the cache; `baton model fetch {model}` downloads it")
         folder = folder or fetch(model, field=value.key)
-        tell(f"{value.key} {model} at commit {folder.name}")
+        tell(f"{value.key} {model} {fetched_as(folder)}")
         values.append(replace(value, raw=str(folder)))
         if value.key == "model":
             values.append(replace(value, key="served_name", raw=model.name, rank=-1))
@@ -128,11 +133,15 @@ def local_folder(place: Path) -> Path:
 def cached(model: HubModel) -> Path | None:
     """The complete folder of this model in the cache, without the network."""
     with _hub_errors(model, "model"):
-        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub import constants, try_to_load_from_cache
+        from huggingface_hub.file_download import repo_folder_name
 
-        found = try_to_load_from_cache(model.name, "config.json", revision=model.revision)
-    folder = Path(found).parent if isinstance(found, str) else None
-    return folder if folder is not None and _has_weights(folder) else None
+        found = None if model.gguf else try_to_load_from_cache(model.name, "config.json", revision=model.revision)
+        repository = Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=model.name, repo_type="model")
+    if isinstance(found, str):
+        return Path(found).parent if _has_weights(Path(found).parent) else None
+    file = cached_gguf(repository, model.revision, model.gguf)
+    return None if file is None else _folder_of(file)
 
 
 def fetch(model: HubModel, *, field: str) -> Path:
@@ -145,6 +154,7 @@ def fetch(model: HubModel, *, field: str) -> Path:
         info = HfApi().model_info(model.name, revision=model.revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         commit, wanted = str(info.sha), _wanted(model, field, list(sizes))
+        weights = wanted[-1]
         (enable_progress_bars if sys.stderr.isatty() else disable_progress_bars)()
         missing = [name for name in wanted if not _is_cached(model.name, name, commit)]
         cache = Path(constants.HF_HUB_CACHE)
@@ -158,12 +168,18 @@ def fetch(model: HubModel, *, field: str) -> Path:
             if name in missing and sizes[name] > LARGE:
                 download_large(model.name, name, commit)
             paths.append(hf_hub_download(model.name, name, revision=commit))
-        folder = Path(paths[wanted.index("config.json")]).parent
         if model.revision != commit:  # the name stands for this commit from now on, also without the network
-            reference = folder.parent.parent / "refs" / model.revision
+            reference = cache / repo_folder_name(repo_id=model.name, repo_type="model") / "refs" / model.revision
             reference.parent.mkdir(parents=True, exist_ok=True)
             reference.write_text(commit)
-    return folder
+    if weights.endswith(".gguf"):
+        return _folder_of(Path(paths[-1]))
+    return Path(paths[wanted.index("config.json")]).parent
+
+
+def fetched_as(folder: Path) -> str:
+    """Names the folder that `cached` or `fetch` has returned: by its commit, or by the file of GGUF weights."""
+    return f"as {folder.name}" if (folder / "model.gguf").exists() else f"at commit {folder.name}"
 
 
 def _is_of_hub(value: SettingValue) -> bool:
@@ -173,6 +189,8 @@ def _is_of_hub(value: SettingValue) -> bool:
 
 def _wanted(model: HubModel, field: str, names: Sequence[str]) -> list[str]:
     """The files to download, weights last. ConfigError: the repository has no model that Baton can read."""
+    if model.gguf:
+        return [chosen_gguf(names, model.gguf, model=str(replace(model, gguf="")), field=field)]
     shards = [] if _SINGLE in names else [name for name in names if _SHARD.fullmatch(name)]
     weights = [_SINGLE] if _SINGLE in names else sorted(shards)
     small = sorted(name for name in names if _SMALL.fullmatch(name) and (name != _INDEX or shards))
@@ -181,7 +199,7 @@ def _wanted(model: HubModel, field: str, names: Sequence[str]) -> list[str]:
     if "adapter_config.json" in names:
         what = "holds an adapter, no whole model; download its base model and merge both with peft"
     elif any(name.endswith(".gguf") for name in names):
-        what = "holds GGUF files: download one of them and name it, as --model FILE.gguf"
+        return [chosen_gguf(names, "", model=str(model), field=field)]
     elif any(name.endswith(".bin") for name in names):
         command = f"M.from_pretrained('{model.name}', dtype='auto').save_pretrained('folder')"
         what = (
@@ -238,7 +256,7 @@ def _hub_errors(model: HubModel, field: str) -> Iterator[None]:
                 "HF_TOKEN to a token that may read it"
             )
         elif "HFValidationError" in kinds:
-            what = "is no name of a model: write ORG/NAME or ORG/NAME@REVISION"
+            what = "is no name of a model: write ORG/NAME, ORG/NAME@REVISION or ORG/NAME:Q4_K_M"
         elif "OfflineModeIsEnabled" in kinds:
             what = "is not in the cache, and HF_HUB_OFFLINE allows no download: fetch it where the network is allowed"
         elif isinstance(error, OSError) and error.errno:

@@ -56,7 +56,9 @@ def inspect(
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="ORG/NAME on the Hugging Face hub, or ORG/NAME@REVISION.")],
+    name: Annotated[
+        str, typer.Argument(help="ORG/NAME, ORG/NAME@REVISION or ORG/NAME:Q4_K_M on the Hugging Face hub.")
+    ],
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Download a model, or its newer commit, into the cache that `--model ORG/NAME` reads; print its folder.
@@ -65,7 +67,9 @@ def fetch(
     """
     with readable_errors():
         if not is_hub_id(name):
-            raise ConfigError(f"NAME: {name!r} is no name of a model on the hub: write ORG/NAME or ORG/NAME@REVISION")
+            raise ConfigError(
+                f"NAME: {name!r} is no name of a model on the hub: write ORG/NAME, ORG/NAME@REVISION or ORG/NAME:Q4_K_M"
+            )
         folder = download(HubModel.parse(name), field="NAME")
         facts = {"folder": str(folder), "model": HubModel.parse(name).name, "commit": folder.name}
         look(folder, PAGE_TOKENS[0])  # an error here comes before anyone starts a mesh with the model

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?(:\w+)?")
 _BINS = ("pytorch_model*.bin", "*.pt", "*.pth", "consolidated*.safetensors")
 _ADAPTER = "adapter_config.json"
 _MERGE = "merge both with peft: PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(merged)"
@@ -16,7 +16,8 @@ _GGUF = "its weights are GGUF: name the file itself, as FILE.gguf"
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name can be that of a model on the Hugging Face hub: ORG/NAME or ORG/NAME@REVISION."""
+    """Whether a name can be that of a model on the Hugging Face hub: ORG/NAME, with @REVISION or
+    the type of a GGUF file, such as :Q4_K_M, behind it."""
     return _HUB_ID.fullmatch(name) is not None and ".." not in name
 
 

@@ -3,9 +3,9 @@ request may have ended its workers.
 
 A worker dies for others when its process is killed, or replaced at its address while it is stopped. It dies for one
 gateway when that one leaves it because its step hangs; when it hears nothing of that gateway for a lease and ends their
-session; and when their stream breaks and the worker does not attach there again. What it has sent before its end may attach it at a gateway afterwards. A draining worker
-does not die for a gateway, which learns late or never of one that it cannot hear: docs/protocol.md, "Request at the
-gateway"."""
+session; and when their stream breaks and the worker does not attach there again. What it has sent before its end may
+attach it at a gateway afterwards. A draining worker does not die for a gateway, which learns late or never of one that
+it cannot hear: docs/protocol.md, "Request at the gateway"."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -19,6 +19,7 @@ from mesh.config_checks import ConfigError
 from mesh.model_folder import is_hub_id
 from mesh.settings import read_settings
 from tests.harness.hub import TOKEN, FakeHub, HubRepository, serve_hub
+from tests.unit.engine.gguf_files import gguf_bytes, mixed, of_folder, wide
 
 ROOT = Path(__file__).resolve().parents[3]
 NAME, COMMIT, NEWER = "acme/tiny-chat", "1" * 40, "2" * 40
@@ -101,6 +102,19 @@ def test_a_name_of_the_hub_becomes_a_folder_with_what_serving_reads(
     overrides = {"model": NAME, "served_name": "mine", "draft": f"{NAME}@main"}
     (served,) = resolve_all(hub, tmp_path, overrides, HF_HUB_OFFLINE="1")
     assert served == {"model": str(folder), "draft": str(folder), "name": "mine"}
+
+
+def test_a_name_with_a_type_becomes_the_folder_of_that_gguf_file(hub: FakeHub, tmp_path: Path) -> None:
+    content = gguf_bytes(*of_folder(wide(tmp_path / "made"), kinds=mixed, arch="llama", heads=4, kv_heads=2))
+    hub.repositories["acme/gguf"] = HubRepository({"tiny-Q4_K_M.gguf": content, "tiny-Q8_0.gguf": b"another"})
+    hub.repositories["acme/one"] = HubRepository({"tiny.gguf": content, "README.md": b""})
+    found = resolve(hub, tmp_path, "acme/gguf:q4_k_m")
+    folder = Path(found["model"])
+    assert folder.name == "tiny-Q4_K_M" and found["name"] == "acme/gguf"
+    assert (folder / "model.gguf").read_bytes() == content and (folder / "tokenizer.json").exists()
+    assert Path(resolve(hub, tmp_path, "acme/one")["model"]).name == "tiny"
+    asked = len(hub.requests)
+    assert resolve(hub, tmp_path, "acme/gguf:Q4_K_M", HF_HUB_OFFLINE="1") == found and len(hub.requests) == asked
 
 
 def test_a_list_of_models_may_name_some_of_the_hub_and_a_worker_downloads_only_its_own(
@@ -195,7 +209,9 @@ ERRORS = {
     "revision": (f"{NAME}@v9", r"has no revision 'v9'"),
     "bins": ("acme/bins", r"holds \.bin files only.*python -c .*M\.from_pretrained\('acme/bins'"),
     "adapter": ("acme/adapter", "holds an adapter, no whole model"),
-    "gguf": ("acme/gguf", "holds GGUF files"),
+    "gguf": ("acme/gguf", r"holds several GGUF files, of the types Q4_0, Q8_0; name one, as acme/gguf:Q4_0"),
+    "gguf_type": ("acme/gguf:Q6_K", r"acme/gguf on the hub holds no GGUF file of the type Q6_K, but Q4_0, Q8_0"),
+    "no_gguf": ("acme/adapter:Q6_K", "holds no GGUF file"),
     "nothing": ("acme/nothing", "holds no config.json with safetensors beside it"),
 }
 
@@ -209,7 +225,7 @@ def test_what_cannot_be_downloaded_is_named_with_a_remedy(
         "acme/gated": HubRepository(model, gated=True),
         "acme/bins": HubRepository(config | {"pytorch_model.bin": b"PK"}),
         "acme/adapter": HubRepository({"adapter_config.json": b"{}", "adapter_model.safetensors": b""}),
-        "acme/gguf": HubRepository({"tiny-Q4.gguf": b"GGUF"}),
+        "acme/gguf": HubRepository({"tiny-Q4_0.gguf": b"GGUF", "tiny.Q8_0.gguf": b"GGUF"}),
         "acme/nothing": HubRepository({"README.md": b""}),
     }
     refused = resolve_all(hub, tmp_path, *({"model": name} for name, _ in ERRORS.values()))
@@ -234,6 +250,9 @@ def test_a_disk_without_room_is_noticed_before_the_download(tmp_path: Path) -> N
         ("Qwen/Qwen2.5-0.5B-Instruct", True),
         ("meta-llama/Llama-3.1-8B@main", True),
         ("org/name@refs/pr/1", True),
+        ("org/name:Q4_K_M", True),
+        ("org/name@main:q8_0", True),
+        ("org/name:", False),
         ("/models/qwen", False),
         ("./models/qwen", False),
         ("../qwen", False),
