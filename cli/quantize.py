@@ -58,7 +58,7 @@ def _quantize(
     from engine.quantization.cached import open_widened
     from engine.quantization.folder import LayerChange, quantize
     from engine.quantization.own_text import WINDOW, WINDOWS, own_text
-    from engine.quantization.text import sample_text, token_ids, windows_of
+    from engine.quantization.text import CALIBRATED, sample_text, token_ids, windows_of
     from mesh.arrangement import this_machine
 
     cache, source = default_cache_folder(), local_folder(model)
@@ -73,7 +73,7 @@ def _quantize(
     if to == "int8":
         windows = windows_of(judged, 1, 2)  # eight bits are rounded without looking at a text
     elif calibrate is not None:
-        windows = windows_of(token_ids(source, _read(calibrate, "--calibrate")), WINDOWS, WINDOW)
+        windows = windows_of(token_ids(source, _read(calibrate, "--calibrate")), CALIBRATED, WINDOW)
     else:
         say("the model writes the text by which it is rounded; --calibrate FILE names another")
         windows = own_text(dense, windows=WINDOWS, tokens=WINDOW)

@@ -8,6 +8,7 @@ from tokenizers import Tokenizer
 from engine.formats.errors import ModelError
 from engine.quantization.folder import Windows
 
+CALIBRATED = 32  # windows of a text by which four bits are rounded
 _SAMPLE = Path(__file__).with_name("sample.txt")
 
 

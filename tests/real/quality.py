@@ -27,14 +27,13 @@ from engine.model.weights import open_weights
 from engine.perplexity import perplexity
 from engine.quantization.folder import Windows, quantize
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
-from engine.quantization.text import token_ids, windows_of
+from engine.quantization.text import CALIBRATED, token_ids, windows_of
 from mesh.arrangement import this_machine
 from mesh.common_config import default_cache_folder
 from tests.unit.sources import ROOT
 
 NAME, JUDGED, MOST_TOKENS = "smollm2", ("architecture.md", "security.md"), 5120
 BARS = {"int8": 0.005, "int4": 0.03}  # growth of the perplexity; of int4 with a text like the judged one
-CALIBRATED_WINDOWS = 32
 
 
 def widened_folder(source: Path, out: Path) -> Path:
@@ -79,7 +78,7 @@ def main() -> None:
         dense = open_weights(model, Path(place) / "cache")
         texts: dict[str, tuple[str, Windows]] = {
             "int8": ("int8", windows_of(text, 1, 2)),
-            "int4": ("int4", windows_of(text, CALIBRATED_WINDOWS, WINDOW)),
+            "int4": ("int4", windows_of(text, CALIBRATED, WINDOW)),
         }
         if options.own_text:
             texts["int4, own text"] = "int4", own_text(dense, windows=WINDOWS, tokens=WINDOW)
