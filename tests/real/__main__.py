@@ -17,7 +17,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from cli.hub import local_folder
-from cli.known_models import kept_file, take_package
+from cli.known_models import packaged_file
 from engine.formats.gguf_blocks import BLOCK_TYPES
 from engine.formats.gguf_file import read_gguf
 from engine.layer_groups import unreported
@@ -126,9 +126,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     options = parser.parse_args()
     cache = default_cache_folder()
-    file = kept_file(NAME, cache)
-    if not file.exists():
-        file = take_package(NAME, cache)
+    file = packaged_file(NAME, cache)
     found = tensors(file, str(options.tools / "bin" / "python"))
     said = answers(file, local_folder(file), options.tools)
     wrong = [name for name, equal in found.items() if not equal]

@@ -16,7 +16,7 @@ import numpy as np
 
 import baton_kernels
 from cli.hub import local_folder
-from cli.known_models import kept_file, take_package
+from cli.known_models import packaged_file
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.stored import Tensor, widened
 from engine.formats.writing import write_safetensors
@@ -66,9 +66,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     options = parser.parse_args()
     cache = default_cache_folder()
-    file = kept_file(NAME, cache)
-    if not file.exists():
-        file = take_package(NAME, cache)
+    file = packaged_file(NAME, cache)
     baton_kernels.set_threads(this_machine().cores)
     manual = sorted((ROOT / "docs").glob("*.md"))
     with tempfile.TemporaryDirectory() as place:
