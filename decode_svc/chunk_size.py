@@ -41,8 +41,10 @@ class ChunkSize:
             self._largest = max(self._largest, prompt)
 
     def tokens_per_second(self, decoding: int) -> float:
-        """The speed of prompts beside so many that decode; 0: not measured, or there is no target: then gateways send
-        no prompt here that a prefill worker can compute."""
+        """The speed of prompts beside so many that decode; before any step that of first chunks in steps as long as the
+        target. 0: there is no target, and gateways send no prompt here that a prefill worker can compute."""
+        if not self._cost.measured:
+            return FIRST_ROWS / self._target_seconds if self._target_seconds else 0.0
         rows = self.rows(decoding)
-        seconds = self._cost.seconds(decoding, rows) if self._cost.measured else 0.0
+        seconds = self._cost.seconds(decoding, rows)
         return self._speed.of(rows / seconds) if seconds > SHORTEST_SECONDS else 0.0

@@ -17,7 +17,7 @@ SECOND_BATCH_SECONDS = 1.0  # cost of a batch on cores that have a larger one: e
 SHARED_CORES_TIMES = 1.5  # a prompt at prefill takes so much longer where decode workers compute on its cores
 SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
 SLOWED_REQUEST = 0.2  # ... and so much more for each request that decodes there
-HELD_REQUEST = 1.0  # ... and at a prefill worker on its cores, whose chunks do not know how long a step may take
+HELD_REQUEST = 10.0  # ... and at a prefill worker on its cores, whose chunks hold each step up as long as they like
 
 
 class WorkerFigures(NamedTuple):
@@ -48,8 +48,10 @@ def figures(worker: AttachedWorker) -> WorkerFigures:
 
 
 def tokens_per_second(worker: AttachedWorker) -> float:
-    """The worker's speed with prompts: at decode beside its batch, where it has measured that."""
-    load = worker.load
+    """The worker's speed with prompts: at decode beside its batch, where it has measured that. Decode workers that
+    share their cores have that of the largest batch: an idle one is no faster beside it."""
+    same = (worker, *worker.core_mates) if worker.tier is Tier.DECODE else (worker,)
+    load = max(same, key=batch_size).load
     return load.local_tokens_per_second or load.tokens_per_second or GUESSED_TOKENS_PER_SECOND
 
 
@@ -98,8 +100,9 @@ def place_wait(decode: AttachedWorker) -> float:
 
 
 def slowed(decode: AttachedWorker) -> float:
-    """The loss of all requests that decode here by a second of a prompt beside them, as it counts for a route."""
-    return SPARE_DECODE + SLOWED_REQUEST * decode.load.running
+    """The loss of all requests that decode on these cores by a second of a prompt beside them, as it counts for a
+    route."""
+    return SPARE_DECODE + SLOWED_REQUEST * sum(each.load.running for each in (decode, *decode.core_mates))
 
 
 def prompt_times(prefill: AttachedWorker) -> float:

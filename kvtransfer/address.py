@@ -38,8 +38,9 @@ def dialled_address(host: str, advertise_host: str, bound: tuple[str, int]) -> s
 def host_and_port(address: str) -> tuple[str, int]:
     """Host and port of an address that a handle carries, as a socket takes them; ValueError for what none takes."""
     host, _, port = address.rpartition(":")
-    if not (host and len(host) <= _MOST_HOST_LETTERS and host.isprintable()):
+    name = bare(host)
+    if not (name and len(host) <= _MOST_HOST_LETTERS and host.isprintable()):
         raise ValueError(f"the host in the address {address[:_MOST_HOST_LETTERS]!r} is no name")
     if not (_PORT.fullmatch(port) and 0 < int(port) < 65536):
         raise ValueError(f"the port in the address {address[:_MOST_HOST_LETTERS]!r} is no number from 1 to 65535")
-    return bare(host), int(port)
+    return name, int(port)

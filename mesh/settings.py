@@ -9,7 +9,8 @@ import contextlib
 import re
 import tomllib
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -99,20 +100,27 @@ class Settings:
         chosen = default_workers(this_machine(), pool_bytes=decode.pool_bytes, weights_bytes=_bytes_of(decode.model))
         set_here = {key: _convert(int, value) for key in keys if (value := self._last(sections, key))}
         prefills, decodes = (set_here.get(key, default) for key, default in zip(keys, chosen, strict=True))
-        return MeshConfig(prefills, decodes, gateway=gateway, prefill=prefill, decode=decode, by_machine=not set_here)
+        with self._said_by(sections, keys):
+            return MeshConfig(
+                prefills, decodes, gateway=gateway, prefill=prefill, decode=decode, by_machine=not set_here
+            )
 
     def _build(self, kind: type[Config], sections: tuple[str, ...]) -> Config:
         hints = get_type_hints(kind)
-        chosen = {field.name: value for field in fields(kind) if (value := self._last(sections, field.name))}
-        values = {key: _convert(hints[key], value) for key, value in chosen.items()}
-        try:
+        names = [field.name for field in fields(kind)]
+        values = {key: _convert(hints[key], value) for key in names if (value := self._last(sections, key))}
+        with self._said_by(sections, names):
             return kind(**values)
+
+    @contextmanager
+    def _said_by(self, sections: tuple[str, ...], keys: Sequence[str]) -> Iterator[None]:
+        """An error of one of these keys names where its value comes from."""
+        try:
+            yield
         except ConfigError as error:
             key, _, problem = str(error).partition(": ")
-            value = chosen.get(key)
-            raise ConfigError(
-                f"{value.origin}: {problem}" if value else str(error)
-            ) from None  # an origin ends with its key
+            value = self._last(sections, key) if key in keys else None
+            raise ConfigError(f"{value.origin}: {problem}" if value else str(error)) from None  # it ends with its key
 
     def _last(self, sections: tuple[str, ...], key: str) -> SettingValue | None:
         matching = [value for value in self.values if value.key == key and value.section in sections]

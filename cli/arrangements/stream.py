@@ -19,6 +19,10 @@ class StreamTimes:
     tokens: tuple[float, ...]  # when each event with a token came
     problem: str = ""
 
+    @property
+    def ended(self) -> float:
+        return self.tokens[-1] if self.tokens else self.sent
+
 
 @dataclass(slots=True, eq=False)
 class EventTimes(asyncio.Protocol):

@@ -24,8 +24,9 @@ class ClosedLoad:
 
 @dataclass(frozen=True, slots=True)
 class TurnTimes:
-    """How long a turn warms up and how long it measures. Both last until each client has got an answer on average, so
-    that a slow machine is measured in its steady state, too, but no longer than `longest_seconds`."""
+    """How long a turn warms up and how long it measures. Both end with an answer, when there were as many as clients or
+    a multiple of it, but no later than `longest_seconds`. Clients that began together are in step: their prompts are
+    computed, then all decode. So a part of such a round would be no measure of the whole."""
 
     warm_seconds: float
     seconds: float
@@ -77,16 +78,18 @@ async def run_turn(address: str, load: ClosedLoad, times: TurnTimes, random: Ran
             if done[-1].problem:
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    async def lasts(seconds: float) -> float:
-        began, answers = loop.time(), len(done) + load.clients
-        while (passed := loop.time() - began) < seconds or (len(done) < answers and passed < times.longest_seconds):
+    async def lasts(began: float, seconds: float) -> float:
+        before = sum(each.ended <= began for each in done)
+        while (passed := loop.time() - began) < times.longest_seconds:
+            if passed >= seconds and (rounds := (len(done) - before) // load.clients):
+                return done[before + rounds * load.clients - 1].ended
             await asyncio.sleep(LOOK_SECONDS)
         return loop.time()
 
     clients = [asyncio.create_task(client()) for _ in range(load.clients)]
     try:
-        began = await lasts(times.warm_seconds)
-        ended = await lasts(times.seconds)
+        began = await lasts(loop.time(), times.warm_seconds)
+        ended = await lasts(began, times.seconds)
         over = True
         await asyncio.gather(*clients)
     finally:

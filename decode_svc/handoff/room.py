@@ -118,7 +118,7 @@ class Room:
         """The report that tells gateways how full this worker is."""
         everyone = self._requests.values()
         opened = [r for r in everyone if r.phase in WAITING]
-        waiting = sum(r.phase is DecodePhase.LOCAL or r.passed is not None for r in opened)
+        waiting = sum(r.passed is not None for r in opened)  # it was tried, and there was no room
         running = sum(r.phase in HAVE_PAGES for r in everyone)
         return Load(
             waiting=waiting,

@@ -63,11 +63,13 @@ def test_prompts_go_on_where_the_decode_rows_alone_miss_the_target() -> None:
 
 def test_the_speed_of_prompts_falls_with_the_batch_and_is_unknown_without_a_target() -> None:
     chunk = ChunkSize(chunk_tokens=256, itl_target_ms=TARGET_MS)
-    assert chunk.tokens_per_second(IDLE) == 0.0, "nothing is measured yet"
+    first = FIRST_ROWS / (TARGET_MS / 1000)
+    assert chunk.tokens_per_second(IDLE) == chunk.tokens_per_second(BUSY) == first, "nothing is measured yet"
     after(100, chunk)
     busy = chunk.tokens_per_second(BUSY)
     assert 250 < busy < 0.9 * chunk.tokens_per_second(IDLE)
     fixed = ChunkSize(chunk_tokens=256, itl_target_ms=0)
+    assert fixed.tokens_per_second(IDLE) == 0.0
     after(100, fixed)
     assert fixed.tokens_per_second(BUSY) == 0.0
 

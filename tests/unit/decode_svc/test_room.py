@@ -82,11 +82,16 @@ def test_the_load_counts_those_that_wait_those_with_pages_and_the_rows_to_comput
     around = Surroundings()
     around.add(1)  # its Ready has not come
     around.add(2, passed=0)
-    around.add(3, phase=DecodePhase.LOCAL, tokens=10)
+    around.add(3, phase=DecodePhase.LOCAL, tokens=10)  # it came during the step, and was not tried yet
     around.add(4, phase=DecodePhase.LANDING)
+    around.add(5, phase=DecodePhase.LOCAL, passed=0)
     load = around.room.load(55.0)
-    assert (load.waiting, load.running, load.queued_tokens, load.tokens_per_second) == (2, 1, 10, 55.0)
+    assert (load.opened, load.free_places) == (4, 0)
+    assert (load.waiting, load.running, load.queued_tokens, load.tokens_per_second) == (2, 1, 18, 55.0)
     assert (load.free_pages, load.total_pages) == (16, 16)
+    fresh = Surroundings()
+    fresh.add(1, phase=DecodePhase.LOCAL, tokens=10)
+    assert fresh.room.load(55.0).waiting == 0 and fresh.room.load(55.0).free_places > 0, "no second batch for its mates"
 
 
 def taught(around: Surroundings, tokens: int) -> None:

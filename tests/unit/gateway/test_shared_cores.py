@@ -8,7 +8,7 @@ import pytest
 
 from gateway.attached import AttachedWorker
 from gateway.costs import Need, parts_of
-from gateway.figures import SECOND_BATCH_SECONDS, prompt_wait
+from gateway.figures import HELD_REQUEST, SECOND_BATCH_SECONDS, prompt_wait
 from gateway.router import RouteDecision, route
 from gateway.table import WorkerTable
 from mesh.jobs import Tier
@@ -65,7 +65,7 @@ def test_what_decode_reports_changes_the_costs_of_prefill_on_its_cores() -> None
     decode, prefill = worker(Tier.DECODE, 1, BATCH, all_cores=True), worker(Tier.PREFILL, 2, IDLE)
     table = table_of(decode, prefill)
     before = table.prefills[0].queue[0], table.prefills[0].token[0]
-    assert before == (0.0, pytest.approx(1.5 * (1 + 0.25 + 1.0 * 14) / 2000))
+    assert before == (0.0, pytest.approx(1.5 * (1 + 0.25 + HELD_REQUEST * 14) / 2000))
     decode.report(replace(BATCH, running=0, queued_tokens=500))
     assert (table.prefills[0].queue[0], table.prefills[0].token[0]) == (0.5, pytest.approx(1.5 * 1.25 / 2000))
     parts = parts_of(decode, prefill, lacking=40, computed=40)
@@ -119,6 +119,19 @@ def test_one_batch_is_filled_before_the_same_cores_get_a_second() -> None:
     assert chosen_of(first, second) is second, "the cores of another host are others"
 
 
+def test_an_idle_worker_on_the_cores_of_a_batch_computes_no_prompt_faster() -> None:
+    """It has measured its speed alone; beside the batch it has that of the other one, and slows all of it down."""
+    idle = replace(IDLE, local_tokens_per_second=1000.0)
+    first, second = pair(replace(BATCH, local_tokens_per_second=100.0), idle)
+    prefill = worker(Tier.PREFILL, 3, IDLE)
+    assert chosen_of(first, second, tokens=400) is first
+    assert chosen_of(first, second, prefill, tokens=400) is first
+    one, other = (parts_of(each, None, lacking=400, computed=400, beside=True) for each in (first, second))
+    assert one.prefill == other.prefill == 4.0
+    assert other.interference - one.interference == pytest.approx(SECOND_BATCH_SECONDS - 14 * 0.002)
+    assert chosen_of(*pair(BATCH, idle, host="there"), tokens=400).incarnation == 2, "negative control"
+
+
 def test_a_worker_whose_step_takes_long_is_the_last_to_get_a_request() -> None:
     """It looks idle: what it has waits for its step, which may hang."""
     idle, other = (
@@ -162,4 +175,4 @@ def test_a_full_batch_a_worker_that_leaves_and_one_without_pages_send_requests_t
 
 def test_the_prompts_of_one_batch_delay_those_of_a_second_on_its_cores() -> None:
     first, second = pair(replace(BATCH, queued_tokens=500), replace(IDLE, queued_tokens=100))
-    assert table_of(first, second).decodes[0].queue.tolist() == [0.55, 0.55]
+    assert table_of(first, second).decodes[0].queue.tolist() == [0.6, 0.6], "at the speed beside the batch"

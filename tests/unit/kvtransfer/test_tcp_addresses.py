@@ -56,6 +56,12 @@ def test_what_a_handle_says_of_an_ipv6_receiver_is_what_its_writer_dials(host):
     assert host_and_port(dialled_address("::", "[2001:db8::7]", bound)) == ("2001:db8::7", 7001)
 
 
+@pytest.mark.parametrize("address", ["]:7001", "[]:7001", ":7001", "[::1]:0", "a"])
+def test_an_address_without_a_host_or_a_port_is_not_dialled(address):
+    with pytest.raises(ValueError, match="in the address"):
+        host_and_port(address)
+
+
 def test_a_wildcard_without_an_address_to_dial_is_refused():
     assert "set transport_host to this host's address, or advertise_host" in tcp(host="0.0.0.0").available()
     assert tcp(host="0.0.0.0", advertise_host="10.0.0.7").available() == ""

@@ -79,6 +79,8 @@ def test_up_starts_the_workers_of_each_model_and_the_command_line_wins(folder: P
 
     mesh = read(folder).mesh()
     assert counts(mesh) == [(1, 3), (0, 1)] and mesh.workers == 5
+    with pytest.raises(ConfigError, match=r"mesh\.decode_workers: 0 is "):
+        read(folder, mesh__decode_workers="0").mesh()
     assert counts(read(folder, mesh__decode_workers="2").mesh()) == [(1, 2), (0, 2)]
     assert read(folder, model="small").mesh().workers == 1, "up starts the chosen model only"
 
