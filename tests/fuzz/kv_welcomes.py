@@ -126,8 +126,8 @@ def _mapped(rng: Random) -> bool:
             if bytes(pool.buffer) != before:
                 raise Wrong("spans outside of the pools were refused after bytes had been written") from None
             return False
-        size = shape.page_bytes
-        for page in set(range(PAGES)) - named:
+        size = target.page_bytes  # as the receiver states it: its memory may hold fewer pages of a larger form
+        for page in set(range(len(before) // size)) - named:
             if pool.buffer[page * size : (page + 1) * size] != before[page * size : (page + 1) * size]:
                 raise Wrong(f"page {page} was written, and no span names it")
         if len({(span.target, span.first_layer) for span in spans}) == len(spans) == 1 and target == shape:
