@@ -20,7 +20,7 @@ from cli.recent import last_finished
 from cli.running import running_mesh
 from cli.supervisor import READY, MeshFailed, brief
 from cli.timeline import draw
-from cli.up import Quantize, run_until_signal
+from cli.up import Kv, Quantize, run_until_signal
 from mesh.config import MeshConfig
 from mesh.settings import read_settings
 from mesh.tls import TlsFiles, tls_files
@@ -38,12 +38,13 @@ def demo(
         typer.Option(help="smollm2, a small real model; or a folder, a GGUF file, or ORG/NAME on the hub."),
     ] = None,
     quantize: Quantize = None,
+    kv: Kv = None,
 ) -> None:
     """Start a mesh, ask it one question and show where the time went.
 
     Example: baton demo "What happens when a worker dies?"
     """
-    given = {"model": model, "worker.quantize": quantize}
+    given = {"model": model, "worker.quantize": quantize, "worker.kv_dtype": kv}
     with readable_errors():
         run_until_signal(_demo(question, max_tokens, {key: value for key, value in given.items() if value}))
 

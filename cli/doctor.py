@@ -96,6 +96,7 @@ def examine(gateway: GatewayConfig, worker: DecodeConfig, *, speed_bytes: int = 
         "product_path": None,
         "class": None,
         "fingerprint": None,
+        "pool": None,
         "draft": None,
         "problems": [],
     }
@@ -191,6 +192,7 @@ def _transports(report: Report, worker: DecodeConfig, speed_bytes: int) -> None:
 
 def _class(report: Report, worker: DecodeConfig) -> None:
     from engine.loaded import load_on
+    from engine.startup import memory_bytes, pool_pages
 
     if worker.device == "cuda" and not report["gpu"]["usable"]:
         return
@@ -202,6 +204,7 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         worker.cache_folder,
         product_path=worker.product_path,
         quantize=worker.quantize,
+        kv_dtype=worker.kv_dtype,
         page_tokens=worker.page_tokens,
         threads=worker.thread_count,
     )
@@ -209,6 +212,11 @@ def _class(report: Report, worker: DecodeConfig) -> None:
     _bodies(report)  # loading the weights has applied BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
     report["product_path"] = identity.path
+    segment, page = model.shape.segments[0], model.shape.page_bytes
+    here = memory_bytes(worker.device)
+    pages = pool_pages(worker, page, memory_bytes=here, weights_bytes=model.weights_bytes)
+    tokens = pages * worker.page_tokens
+    report["pool"] = {"tokens": tokens, "bytes": pages * page, "dtype": segment.dtype}
 
 
 def _draft(report: Report, worker: DecodeConfig) -> None:
@@ -240,6 +248,12 @@ def _memory(report: Report, worker: DecodeConfig) -> None:
 def _gpu_line(gpu: Report) -> str:
     devices = ", ".join(gpu["devices"]) or "none"
     return f"{devices}: path {gpu['path']}" if gpu["usable"] else f"{devices}; not usable: {gpu['why_not']}"
+
+
+def _pool_line(pool: Report | None) -> str:
+    if pool is None:
+        return "unknown"
+    return f"{pool['tokens']:,} tokens in {pool['bytes'] >> 20} MiB per worker, keys and values in {pool['dtype']}"
 
 
 def _transport_line(entry: Report) -> str:
@@ -278,6 +292,7 @@ def _show(report: Report) -> None:
         ("product path", report["product_path"] or "unknown"),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),
+        ("pool", _pool_line(report["pool"])),
         ("draft", report["draft"] or "none"),
     ]
     for name, value in lines:

@@ -12,11 +12,11 @@ from cli.output import emit_json, err, say
 from mesh.common_config import default_cache_folder
 from mesh.config_checks import ConfigError, check_choice
 from mesh.model_folder import why_no_model
+from mesh.worker_config import KV_DTYPES, ROUNDED
 
 if TYPE_CHECKING:
     from engine.model.weights import Weights
 
-TARGETS = ("int8", "int4")
 LEAST_TEXT = 64  # tokens from which a perplexity is worth a name
 
 
@@ -24,6 +24,9 @@ def quantize(
     model: Annotated[Path, typer.Argument(help="Model folder, GGUF file, or ORG/NAME on the Hugging Face hub.")],
     out: Annotated[Path, typer.Argument(help="Folder to write; it must not exist.")],
     to: Annotated[str, typer.Option("--to", help="int8 or int4.")],
+    kv: Annotated[
+        str | None, typer.Option(help="int8 or fp8: pages of this model hold keys and values in eight bits.")
+    ] = None,
     calibrate: Annotated[
         Path | None,
         typer.Option(help="Text that decides how four bits are rounded; without one, the model writes it."),
@@ -44,14 +47,16 @@ def quantize(
     Example: baton quantize Qwen/Qwen2.5-0.5B-Instruct qwen-int4 --to int4
     """
     with readable_errors():
-        check_choice("--to", to, TARGETS)
-        report = _quantize(model, out, to, calibrate, text, threads)
+        check_choice("--to", to, ROUNDED)
+        if kv is not None:
+            check_choice("--kv", kv, KV_DTYPES["cpu"])
+        report = _quantize(model, out, to, kv, calibrate, text, threads)
     if json:
         emit_json(report)
 
 
 def _quantize(
-    model: Path, out: Path, to: str, calibrate: Path | None, text: Path | None, threads: int
+    model: Path, out: Path, to: str, kv: str | None, calibrate: Path | None, text: Path | None, threads: int
 ) -> dict[str, Any]:
     import baton_kernels
     from engine.model.weights import open_weights
@@ -81,10 +86,10 @@ def _quantize(
     with Progress(console=err) as progress:
         bar = progress.add_task(f"layers to {to}", total=layers)
         changes = list[LayerChange]()
-        for change in quantize(source, out, to, cache, windows):
+        for change in quantize(source, out, to, cache, windows, kv or baton_kernels.OWN):
             changes.append(change)
             progress.update(bar, advance=1, description=f"layer {change.layer}: {change.matrix} ±{change.share:.1%}")
-    after = _perplexity(open_weights(out, cache), judged, "after")
+    after = _perplexity(open_weights(out, cache, kv=kv or baton_kernels.OWN), judged, "after")
     sizes = _bytes(source), _bytes(out)
     worst = max(changes, key=lambda each: each.share)
     say(f"{sizes[0] / 1e6:.1f} MB before, {sizes[1] / 1e6:.1f} MB after")
@@ -96,6 +101,7 @@ def _quantize(
         "bytes_after": sizes[1],
         "perplexity_before": before,
         "perplexity_after": after,
+        "kv": kv or "auto",
         "tokens": len(judged),
         "layers": [{"layer": each.layer, "matrix": each.matrix, "change": each.share} for each in changes],
     }

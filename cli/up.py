@@ -35,6 +35,11 @@ Quantize = Annotated[
     typer.Option(help="int8 or int4: round the weights to it when they are loaded. The result is kept in the cache."),
 ]
 
+Kv = Annotated[
+    str | None,
+    typer.Option("--kv", help="int8 or fp8: pages hold keys and values in eight bits, so a pool about twice the text."),
+]
+
 
 def up(
     config: Annotated[Path | None, typer.Option(help="TOML file; docs/configuration.md lists the keys.")] = None,
@@ -56,6 +61,7 @@ def up(
         ),
     ] = None,
     quantize: Quantize = None,
+    kv: Kv = None,
     prefill: Prefills = None,
     decode: Decodes = None,
     http: Annotated[str | None, typer.Option(help="Address of the HTTP API; the default is 127.0.0.1:8000.")] = None,
@@ -86,6 +92,7 @@ def up(
         "draft": draft,
         "worker.speculation": speculation,
         "worker.quantize": quantize,
+        "worker.kv_dtype": kv,
         "mesh.prefill_workers": prefill,
         "mesh.decode_workers": decode,
         "gateway.http_address": http,

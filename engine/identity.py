@@ -11,8 +11,6 @@ from baton_kernels import library
 from engine.model.weights import Weights
 from engine.selftest import self_test
 
-_KV_DTYPES = {"fp32": "fp32", "pairs": "bf16", "amx": "bf16"}
-
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -32,7 +30,7 @@ def identify(weights: Weights, page_tokens: int) -> Identity:
     parts = (
         f"model={weights.model_hash[:32]}",
         f"weights={weights.dtype}",
-        f"kv={_KV_DTYPES[weights.path]}",
+        f"kv={baton_kernels.tiles(weights.path, weights.kv)[1]}",
         "tp=1",
         f"path={weights.products}",
         f"kernels={baton_kernels.KERNEL_VERSION}-{library.sources()[:12]}",

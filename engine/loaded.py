@@ -11,6 +11,7 @@ import baton_kernels
 from engine.cuda.device import find_gpu
 from engine.floor import CpuFloor, MeasuredFloor
 from engine.formats.errors import ModelError
+from engine.formats.quantized import kv_of
 from engine.identity import Identity, identify
 from engine.model.drafts import check_draft
 from engine.model.forward import Product
@@ -134,6 +135,7 @@ def load_on(
     context_tokens: int = 0,
     threads: int = 0,
     quantize: str = "",
+    kv_dtype: str = "auto",
 ) -> LoadedModel:
     """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute,
     so that the self-test divides its work as later steps do; 0: as many as before."""
@@ -144,7 +146,7 @@ def load_on(
         "context_tokens": context_tokens,
     }
     if device == "cpu":
-        return load_model(folder, cache_folder, threads=threads, quantize=quantize, **wanted)
+        return load_model(folder, cache_folder, threads=threads, quantize=quantize, kv_dtype=kv_dtype, **wanted)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
@@ -165,12 +167,15 @@ def load_model(
     context_tokens: int = 0,
     threads: int = 0,
     quantize: str = "",
+    kv_dtype: str = "auto",
 ) -> CpuModel:
+    """`kv_dtype`: how pages hold keys and values, int8 or fp8; auto: as the folder says, or as they are computed."""
     if threads:
         baton_kernels.set_threads(threads)
+    kv = kv_of(folder) if kv_dtype == "auto" else kv_dtype
     opened, recipe = (in_four_bits(folder, cache_folder), "int8") if quantize == "int4" else (folder, quantize)
     weights = open_weights(
-        opened, cache_folder, product_path=product_path, context_tokens=context_tokens, quantize=recipe
+        opened, cache_folder, product_path=product_path, context_tokens=context_tokens, quantize=recipe, kv=kv
     )
     draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder, quantize)
     if draft_weights is not None:
@@ -183,4 +188,5 @@ def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: 
     has the path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
     path = "auto" if model.path == "fp32" or quantize else model.path
-    return open_weights(folder, cache_folder, product_path=path, quantize="int8" if quantize else "")
+    recipe = "int8" if quantize else ""
+    return open_weights(folder, cache_folder, product_path=path, quantize=recipe, kv=model.kv)

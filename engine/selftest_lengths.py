@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
-import baton_kernels as kernels
 from baton_kernels import KernelError
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import Weights
 from engine.selftest_inputs import SLOTS, Array, slots_of
 from engine.selftest_pages import attend, block_tables, write_layer
@@ -96,5 +96,4 @@ def _far(weights: Weights, page_tokens: int, far: list[int]) -> Array:
 
 
 def _pool(weights: Weights, page_tokens: int, pages: int) -> Array:
-    config = weights.config
-    return np.zeros(pages * kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim), np.uint8)
+    return np.zeros(pages * layer_bytes(weights, page_tokens), np.uint8)

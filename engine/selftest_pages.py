@@ -9,6 +9,7 @@ import numpy as np
 
 import baton_kernels as kernels
 from baton_kernels import KernelError
+from engine.model.page_memory import layer_bytes
 from engine.model.weights import Bytes, LayerWeights, Weights
 from engine.selftest_inputs import Array, slots_of, spread
 
@@ -20,16 +21,15 @@ _MOST_WORDS = 1 << 16  # of a span whose checksum is computed once more here
 
 def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Norms, rotary and page writes of the first layer, then attention: decode, drafts, a chunk, a new prompt."""
-    config, path = weights.config, weights.path
     long, fresh = slots_of(weights), min(_FRESH, slots_of(weights))
     tables = block_tables(long, fresh, page_tokens=page_tokens)
-    stride = kernels.layer_bytes(path, page_tokens, config.kv_heads, config.head_dim)
+    stride = layer_bytes(weights, page_tokens)
     pool = np.zeros((int(tables.max()) + 1) * stride, np.uint8)
     q = write_layer(weights, weights.layers[0], pool, tables, (long, fresh), page_tokens, stride, 0)
     yield q
     for table, slots in zip(tables, (long, fresh), strict=True):
         pages = pool.reshape(-1, stride)[table[: -(-slots // page_tokens)]]
-        for stored in by_slot(path, pages, config.kv_heads, page_tokens, config.head_dim):
+        for stored in by_slot(weights, pages, page_tokens):
             yield stored[:slots]
     behind = [(0, min(count, long)) for count in (1, _DRAFTS, _TAIL)]
     for group in ([behind[0]], behind[:2], [*behind, (1, fresh)]):
@@ -42,9 +42,9 @@ def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
 
 def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Attention of a long chunk, and of one row each of many sequences: other cuts, and the same bits as few rows."""
-    config, slots = weights.config, min(_CHUNK, slots_of(weights))
+    slots = min(_CHUNK, slots_of(weights))
     table = block_tables(slots, page_tokens=page_tokens)
-    stride = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    stride = layer_bytes(weights, page_tokens)
     pool = np.zeros((int(table.max()) + 1) * stride, np.uint8)
     q = write_layer(weights, weights.layers[0], pool, table, (slots,), page_tokens, stride, 0)
     few = np.concatenate(
@@ -67,7 +67,7 @@ def attend(
     """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer."""
     config = weights.config
     counts = np.array(each, np.int32)
-    stride = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    stride = layer_bytes(weights, page_tokens)
     out = np.empty((len(rows), config.q_width), np.float32)
     kernels.attention(
         weights.path,
@@ -85,6 +85,7 @@ def attend(
         page_tokens,
         config.head_dim**-0.5,
         out,
+        weights.kv,
     )
     return out
 
@@ -133,29 +134,36 @@ def write_layer(
         q_norm=layer.q_norm,
         k_norm=layer.k_norm,
         eps=config.eps,
+        kv=weights.kv,
     )
     return q
 
 
-def by_slot(path: str, pages: Bytes, kv_heads: int, page_tokens: int, dim: int) -> tuple[Array, Array]:
-    """One layer's bytes of pages [pages, bytes] as keys and values [slots, kv_heads, dim], by the layout's definition
-    (`baton_kernels/paged.py`)."""
-    tiles = pages.view(np.float32 if path == "fp32" else np.uint16).reshape(-1, 2, kv_heads, page_tokens * dim)
-    if path == "fp32":
-        k = tiles[:, 0].reshape(-1, kv_heads, dim, page_tokens).transpose(0, 3, 1, 2)
-        v = tiles[:, 1].reshape(-1, kv_heads, page_tokens, dim).transpose(0, 2, 1, 3)
+def by_slot(weights: Weights, pages: Bytes, page_tokens: int) -> Iterator[Array]:
+    """One layer's bytes of pages [pages, bytes] as keys and values [slots, kv_heads, dim], and the scales of codes
+    [slots, kv_heads, 2], by the layout's definition (`baton_kernels/paged.py`)."""
+    heads, dim, size = weights.config.kv_heads, weights.config.head_dim, page_tokens * weights.config.head_dim
+    parts = pages.reshape(-1, 2, heads, pages.shape[1] // (2 * heads))
+    if weights.kv != kernels.OWN:
+        scales = parts[..., size:].copy().view(np.uint16)
+        yield scales.transpose(0, 3, 2, 1).reshape(-1, heads, 2)
+        tiles = parts[..., :size]
     else:
-        k = tiles[:, 0].reshape(-1, kv_heads, dim // 2, page_tokens, 2).transpose(0, 3, 1, 2, 4)
-        v = tiles[:, 1].reshape(-1, kv_heads, page_tokens // 2, dim, 2).transpose(0, 2, 4, 1, 3)
-    return k.reshape(-1, kv_heads, dim), v.reshape(-1, kv_heads, dim)
+        tiles = parts.view(np.float32 if weights.path == "fp32" else np.uint16)
+    if tiles.dtype == np.float32:
+        k = tiles[:, 0].reshape(-1, heads, dim, page_tokens).transpose(0, 3, 1, 2)
+        v = tiles[:, 1].reshape(-1, heads, page_tokens, dim).transpose(0, 2, 1, 3)
+    else:
+        k = tiles[:, 0].reshape(-1, heads, dim // 2, page_tokens, 2).transpose(0, 3, 1, 2, 4)
+        v = tiles[:, 1].reshape(-1, heads, page_tokens // 2, dim, 2).transpose(0, 2, 4, 1, 3)
+    yield from (k.reshape(-1, heads, dim), v.reshape(-1, heads, dim))
 
 
 def moved_pages(weights: Weights, page_tokens: int) -> None:
     """Copies of a page's bytes, between pools and inside one, and their checksums, which are computed once more here.
     KernelError when one is wrong: their lengths depend on the page size, so they are compared and not hashed."""
-    config = weights.config
-    layer = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
-    size = layer * max(1, min(config.layers, _MOST_WORDS * 8 // layer))
+    layer = layer_bytes(weights, page_tokens)
+    size = layer * max(1, min(weights.config.layers, _MOST_WORDS * 8 // layer))
     source = np.resize(spread(8, 4093).view(np.uint8), size)
     pool = np.zeros(2 * size, np.uint8)
     sums, key = np.zeros(2, np.uint64), np.array([0, layer // 8])

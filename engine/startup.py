@@ -31,6 +31,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         context_tokens=config.context_tokens,
         threads=config.thread_count,
         quantize=config.quantize,
+        kv_dtype=config.kv_dtype,
     )
 
 

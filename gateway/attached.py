@@ -87,6 +87,17 @@ class AttachedWorker:
         """Numerics class and fingerprint of its self-test; workers that serve one request have equal ones."""
         return f"{self.hello.numerics} fingerprint {self.hello.fingerprint}"
 
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens whose keys and values fit into its pages."""
+        return self.load.total_pages * self.hello.page_tokens
+
+    @property
+    def page_dtype(self) -> str:
+        """The dtype of the keys and values in its pages; empty: it has not said."""
+        shape = self.hello.pages.shape if self.hello.pages is not None else None
+        return shape.segments[0].dtype if shape is not None else ""
+
     def send(self, message: Down) -> None:
         self.session.send(message)
 

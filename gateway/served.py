@@ -66,7 +66,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
         root=root,
         model_hash=next((worker.hello.model_hash for worker in mine), ""),
         context_tokens=min((worker.hello.context_tokens for worker in mine), default=0),
-        largest_pool_tokens=max((w.load.total_pages * w.hello.page_tokens for w in decodes), default=0),
+        largest_pool_tokens=max((w.pool_tokens for w in decodes), default=0),
         adjusts_logits=all(any(tier) or not tier for tier in able),
         healthy=bool(decodes) and (alone or any_pair(prefills, decodes)),
         tiers=numbers(mine),

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mesh.page_fit import ELEMENT_BYTES, end, page_obstacle
+from mesh.page_fit import ELEMENT_BYTES, SCALE_BYTES, end, head_bytes, page_obstacle
 from mesh.page_shape import KV, OPAQUE, PageSegment, PageShape
 
 Bytes = npt.NDArray[np.uint8]
 Elements = npt.NDArray[Any]
-_WORDS = {2: np.uint16, 4: np.uint32}  # by bytes of an element
+_WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by bytes of an element
 
 
 def pages_under(index: int, stop: int, *, source_tokens: int, target_tokens: int) -> range:
@@ -117,12 +117,27 @@ def _move_heads(
     to_keys[:, theirs, place : place + tokens] = keys[:, ours, begin : begin + tokens]
     begin, place, pairs = begin // 2, place // 2, tokens // 2
     to_values[:, theirs, place : place + pairs] = values[:, ours, begin : begin + pairs]
+    if source.dtype in SCALE_BYTES:
+        begin, place = overlap.source, overlap.target
+        from_scales, to_scales = _scales(source, from_, mine), _scales(target, to, other)
+        to_scales[:, :, theirs, place : place + tokens] = from_scales[:, :, ours, begin : begin + tokens]
+
+
+def _by_head(segment: PageSegment, raw: Bytes, tokens: int) -> Bytes:
+    """These layers' bytes as [layers, keys and values, heads, bytes]."""
+    return raw.reshape(-1, 2, segment.shard_heads, head_bytes(segment, tokens))
+
+
+def _scales(segment: PageSegment, raw: Bytes, tokens: int) -> Elements:
+    """The scales of codes [layers, keys and values, heads, tokens], as a view."""
+    return _by_head(segment, raw, tokens)[..., tokens * segment.head_dim :].view(_WORDS[SCALE_BYTES[segment.dtype]])
 
 
 def _heads(segment: PageSegment, raw: Bytes, tokens: int) -> tuple[Elements, Elements]:
     """The keys [layers, heads, tokens, dim / 2, 2] and the values [layers, heads, tokens / 2, 2, dim] in these bytes,
     as views."""
-    half = raw.view(_WORDS[ELEMENT_BYTES[segment.dtype]]).reshape(-1, 2, segment.shard_heads, tokens * segment.head_dim)
+    size = ELEMENT_BYTES[segment.dtype]
+    half = _by_head(segment, raw, tokens)[..., : tokens * segment.head_dim * size].view(_WORDS[size])
     return ORDERS[segment.tiles](half, tokens, segment.head_dim)
 
 
@@ -133,7 +148,7 @@ def _columns(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elements]
 
 
 def _pairs(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elements]:
-    """pairs-v1: keys [dim / 2][tokens][2], values [tokens / 2][dim][2]."""
+    """pairs-v1 and codes-v1: keys [dim / 2][tokens][2], values [tokens / 2][dim][2]."""
     keys = half.reshape(*half.shape[:3], dim // 2, tokens, 2)[:, 0].transpose(0, 1, 3, 2, 4)
     return keys, half.reshape(*half.shape[:3], tokens // 2, dim, 2)[:, 1].transpose(0, 1, 2, 4, 3)
 
@@ -147,5 +162,6 @@ def _token_rows(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elemen
 ORDERS: dict[str, Callable[[Elements, int, int], tuple[Elements, Elements]]] = {
     "fp32-v1": _columns,
     "pairs-v1": _pairs,
+    "codes-v1": _pairs,
     "gpu-v1": _token_rows,
 }

@@ -12,8 +12,14 @@ AS_THEY_ARE = (
     "nccl",
     "rdma",
 )  # transports that convert nothing: no byte of a page passes through the processor
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2}  # by dtype
-CONVERTED_TILES = {"fp32-v1": "fp32", "pairs-v1": "bf16", "gpu-v1": "bf16"}  # tile orders and the dtype they hold
+ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1, "fp8-e4m3": 1}  # by dtype
+SCALE_BYTES = {"int8": 2, "fp8-e4m3": 2}  # of codes: one scale for each token and head, behind a head's tile
+CONVERTED_TILES = {  # tile orders and the dtypes they hold
+    "fp32-v1": ("fp32",),
+    "pairs-v1": ("bf16",),
+    "gpu-v1": ("bf16",),
+    "codes-v1": ("int8", "fp8-e4m3"),
+}
 
 
 def page_obstacle(source: PageShape, target: PageShape) -> str:
@@ -40,6 +46,16 @@ def transport_obstacle(transport: str, source: PageShape, target: PageShape) -> 
     return f"it moves pages only as they are; prefill has {source}, decode {target}"
 
 
+def converts(segment: PageSegment) -> bool:
+    """Whether this version knows the order of the segment's elements."""
+    return segment.dtype in CONVERTED_TILES.get(segment.tiles, ())
+
+
+def head_bytes(segment: PageSegment, tokens: int) -> int:
+    """Bytes of the keys, or of the values, of one head in one layer of a page."""
+    return tokens * (segment.head_dim * ELEMENT_BYTES[segment.dtype] + SCALE_BYTES.get(segment.dtype, 0))
+
+
 def end(segment: PageSegment) -> int:
     """The head behind the last one of the segment's shard."""
     return segment.first_head + segment.shard_heads
@@ -59,7 +75,7 @@ def _differs(source: PageSegment, target: PageSegment, source_tokens: int, targe
     if source == target and source_tokens == target_tokens:
         return ""
     for segment in (source, target):
-        if CONVERTED_TILES.get(segment.tiles) != segment.dtype:
+        if not converts(segment):
             return f"tiles: {segment.tiles!r} of {segment.dtype!r} are moved only as they are; {sizes}"
     if source_tokens % 2 or target_tokens % 2 or source.head_dim % 2:
         return f"page_tokens: {sizes}, of heads with {source.head_dim} elements; odd sizes are not converted"

@@ -4,7 +4,7 @@ It comes with KvHello, with a worker's Hello and over the transports. A problem 
 with it, and nothing else is harmed."""
 
 from mesh.field_checks import range_problem, text_problem
-from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES, end
+from mesh.page_fit import converts, end, head_bytes
 from mesh.page_shape import KV, ROWS, PageSegment, PageShape
 
 MOST_PAGE_TOKENS = 1 << 16
@@ -56,11 +56,11 @@ def _kv(name: str, segment: PageSegment, page_tokens: int) -> str:
         return f"{name}.shard_heads, head_dim: {segment.shard_heads} heads of {segment.head_dim} elements are no keys"
     if end(segment) > segment.heads:
         return f"{name}.shard_heads: the shard ends behind head {segment.heads}"
-    if CONVERTED_TILES.get(segment.tiles) != segment.dtype:
+    if not converts(segment):
         return ""
-    if segment.tiles == "pairs-v1" and (page_tokens % 2 or segment.head_dim % 2):
+    if segment.tiles in ("pairs-v1", "codes-v1") and (page_tokens % 2 or segment.head_dim % 2):
         return f"{name}.tiles: pages of {page_tokens} tokens and heads of {segment.head_dim} hold no pairs"
-    wanted = 2 * segment.shard_heads * page_tokens * segment.head_dim * ELEMENT_BYTES[segment.dtype]
+    wanted = 2 * segment.shard_heads * head_bytes(segment, page_tokens)
     if segment.layer_bytes == wanted:
         return ""
     return f"{name}.layer_bytes: {segment.layer_bytes}, and the heads of {page_tokens} tokens take {wanted}"

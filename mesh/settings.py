@@ -42,6 +42,7 @@ FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "max_num_seqs": (("decode", "max_batch"),),
     "max_num_batched_tokens": (("prefill", "step_tokens"), ("worker", "chunk_tokens")),
     "gpu_memory_utilization": (("worker", "memory_share"),),
+    "kv_cache_dtype": (("worker", "kv_dtype"),),
     "memory_utilization": (("worker", "memory_share"),),
 }
 _FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings

@@ -21,7 +21,8 @@ from mesh.config_checks import (
 
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
-QUANTIZE = ("", "int8", "int4")
+ROUNDED = ("int8", "int4")  # what weights are rounded to
+KV_DTYPES = {"cpu": ("auto", "int8", "fp8"), "cuda": ("auto",)}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "rdma", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 UNENCRYPTED = ("rdma", "nccl")  # transports between hosts that cannot use TLS
@@ -44,6 +45,7 @@ class WorkerConfig(CommonConfig):
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
     quantize: str = ""  # int8 | int4: weights are rounded to it when they are loaded; empty: they stay as they are
+    kv_dtype: str = "auto"  # int8 | fp8: pages hold keys and values in eight bits; auto: as the model's folder says
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024
@@ -85,7 +87,8 @@ class WorkerConfig(CommonConfig):
         for transport in self.allowed_transports:
             check_choice_on("transports", transport, TRANSPORTS, self.device)
         check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
-        check_choice("quantize", self.quantize, QUANTIZE)
+        check_choice_on("kv_dtype", self.kv_dtype, KV_DTYPES, self.device)
+        check_choice("quantize", self.quantize, ("", *ROUNDED))
         if self.quantize and (self.device != "cpu" or self.product_path != "auto"):
             problem = (
                 f"device {self.device!r} and product_path {self.product_path!r} compute with the weights as they are"

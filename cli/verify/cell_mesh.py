@@ -16,7 +16,7 @@ from cli.mesh import services_of
 from cli.ports import free_address
 from cli.running import running_mesh
 from cli.supervisor import Service
-from cli.verify.bodies import Roles
+from cli.verify.bodies import WAYS, Roles
 from cli.verify.cells import Cell
 from mesh.mesh_token import MeshToken, mesh_token
 from mesh.settings import read_settings
@@ -91,7 +91,7 @@ def settings_of(cell: Cell) -> dict[str, str]:
         "mesh.decode_workers": str(cell.workers),
         "worker.device": cell.device,
         # The body comes through the environment (`with_body`).
-        "worker.product_path": cell.path.partition(":")[0] if cell.device == "cpu" else "auto",
+        **{f"worker.{key}": value for key, value in WAYS.get(cell.path.partition(":")[0], {}).items()},
         "worker.speculation": cell.speculation,
         "worker.transports": cell.transport,
         "worker.chunk_tokens": str(cell.chunk),

@@ -41,7 +41,7 @@ class Cell:
     workers: int
     cache: bool
     speculation: str
-    path: str  # product path and the body that prefill runs: pairs:avx2
+    path: str  # way to compute and the body that prefill runs: pairs:avx2
     decode_page: int = 0  # tokens of a page at decode; 0: as at prefill, whose pages `page` is about
 
     def __post_init__(self) -> None:

@@ -54,10 +54,10 @@ def verify(
     """Show that any mesh computes the same tokens and logprob bits as one process.
 
     A cell is a combination of transport, chunk, page sizes of both tiers,
-    batch, workers, prefix cache, speculation and kernel; some twenty cells cover all pairs
-    of settings. For each cell the command starts a mesh of real processes,
+    batch, workers, prefix cache, speculation, kernel, and bits of weights and
+    pages; some forty cells cover all pairs of settings. For each cell the command starts a mesh of real processes,
     sends it prompts and compares every answer with that of the engine alone
-    in this process. It takes five minutes on two cores. A GPU has cells of
+    in this process. It takes ten minutes on two cores. A GPU has cells of
     its own; the output names what this machine cannot check.
 
     Exit status: 0 everything is equal; 1 something differs, or a sabotage

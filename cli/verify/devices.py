@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from cli.verify import gpu
-from cli.verify.bodies import fingerprints, paths
+from cli.verify.bodies import WAYS, fingerprints, paths
 from cli.verify.cells import FACTORS, Factors
 from cli.verify.checks import Models
 from cli.verify.reference import PAGE_TOKENS, Reference, on_cpu, on_first_gpu
@@ -18,7 +19,7 @@ MOST_SLOTS = LONGEST + MOST_TOKENS
 @dataclass(frozen=True, slots=True)
 class DevicePart:
     factors: Factors
-    references: Mapping[str, Reference]  # by path; the owner of the part closes them
+    references: Mapping[str, Reference]  # by way to compute; the owner of the part closes them
     fingerprints: Mapping[str, Mapping[str, str]]  # by path and body
     abreast: int = 1  # cells under way at once
     left_out: tuple[str, ...] = ()  # factors that cannot be checked here, and why
@@ -28,9 +29,10 @@ def on_this_cpu(models: Models) -> DevicePart:
     """The CPU's part. It compares the bodies first, so nothing else may compute meanwhile; later one cell runs at a
     time."""
     prints, references = fingerprints(), dict[str, Reference]()
-    for path in prints:
-        model = load_model(models.model, default_cache_folder(), product_path=path, page_tokens=PAGE_TOKENS)
-        references[path] = on_cpu(model, most_slots=MOST_SLOTS)
+    for way, settings in WAYS.items():
+        chosen: dict[str, Any] = {"product_path": "auto", **settings}
+        model = load_model(models.model, default_cache_folder(), page_tokens=PAGE_TOKENS, **chosen)
+        references[way] = on_cpu(model, most_slots=MOST_SLOTS)
     return DevicePart({**FACTORS["cpu"], "path": paths()}, references, prints)
 
 

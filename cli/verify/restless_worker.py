@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import typer
 
-from cli.serve import Parent, Set, begin, run_service
+from cli.serve import Alive, Parent, Set, begin, run_service
 from decode_svc.main import open_worker
 from decode_svc.speculation.draft_length import Candidate, DraftLengths
 from mesh.serving import run_together
@@ -29,8 +29,8 @@ class Restless(DraftLengths):
         ]
 
 
-def main(settings: Set = None, parent: Parent = None) -> None:
-    run_service(begin(None, settings, parent, Settings.decode), _serve)
+def main(settings: Set = None, parent: Parent = None, alive: Alive = None) -> None:
+    run_service(begin(None, settings, parent, Settings.decode), _serve, alive)
 
 
 async def _serve(config: DecodeConfig) -> None:

@@ -22,6 +22,7 @@ class Sabotage(Enum):
     PAGE = "page"  # one bit of a landed key flips
     FALLBACK = "fallback"  # decode prefills the prompts itself and reports nothing
     BATCH = "batch"  # decode's product depends on the batch
+    SCALE = "scale"  # one output of decode's quantized matrices has a scale that is twice as large
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,24 @@ from numpy.typing import NDArray
 
 from baton_kernels import Integers, MatrixForm
 from engine.formats.errors import ModelError
+from engine.formats.factors import progressive
 from engine.formats.fp8 import fp8_matrix
+from engine.formats.mxfp4 import BLOCK, MXFP4, halved_powers
 from engine.formats.parts import AGAIN, DTYPES_OF_SCALES, Module, modules, scale_type, unpacked
 from engine.formats.stored import Stored, StoredMatrix, Tensor
-from engine.quantization.factors import progressive
 
-_FORMATS = ("int-quantized", "naive-quantized", "pack-quantized", "float-quantized", "dense", "mixed-precision")
+_FORMATS = (
+    "int-quantized",
+    "naive-quantized",
+    "pack-quantized",
+    "float-quantized",
+    "mxfp4-pack-quantized",
+    "dense",
+    "mixed-precision",
+)
 _OTHER = "Take the model in another format, or in bf16."
 _LEFT_OUT = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "output_scale")
+_OF_PAGES = (".self_attn.k_scale", ".self_attn.v_scale", ".self_attn.q_scale")  # of whole tensors: see `kv_of`
 _GROUPS = (16, 32, 64, 128)
 
 
@@ -33,9 +43,7 @@ def read_compressed(config: Path, settings: Mapping[str, Any], tensors: dict[str
     sparsity = settings.get("sparsity_config") or {}
     if not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense":
         raise ModelError(config, "quantization_config", "sparse weights are not supported", _OTHER)
-    if settings.get("kv_cache_scheme") is not None:
-        raise ModelError(config, "quantization_config", "kv_cache_scheme is not supported", "Take a folder without it.")
-    found: dict[str, Stored] = dict(tensors)
+    found: dict[str, Stored] = {name: each for name, each in tensors.items() if not name.endswith(_OF_PAGES)}
     for module in modules(tensors, ("weight_scale",)):
         for part in module.parts:
             if part != "bias":
@@ -46,11 +54,27 @@ def read_compressed(config: Path, settings: Mapping[str, Any], tensors: dict[str
 
 def _matrix(module: Module) -> Stored:
     if "weight_packed" in module.parts:
-        return _packed(module)
+        return _mxfp4(module) if module.parts["weight_packed"].dtype == "u8" else _packed(module)
     n, k = module.sides("weight")
     if module.parts["weight"].dtype == "f8_e4m3":
         return fp8_matrix(module, None)
     return _integers(module, "int8", n, k, lambda: module.take("weight", ("i8",), (n, k)))
+
+
+def _mxfp4(module: Module) -> StoredMatrix:
+    """Two numbers in each byte, the first one in the low nibble."""
+    n, half = module.sides("weight_packed")
+    k = 2 * half
+    if k % BLOCK:
+        raise ModelError(module.path, f"{module.name}.weight_packed", f"has {k} inputs, no blocks of {BLOCK}", AGAIN)
+    packed = module.take("weight_packed", ("u8",), (n, half))
+    powers = module.take("weight_scale", ("u8",), (n, k // BLOCK))
+
+    def read() -> Integers:
+        nibbles = np.stack([packed & 15, packed >> 4], axis=2).reshape(n, k)
+        return Integers(MXFP4, nibbles.astype(np.int8), halved_powers(powers))
+
+    return StoredMatrix(module.path, "compressed-tensors-mxfp4", (n, k), MXFP4, module.raw(), read)
 
 
 def _packed(module: Module) -> StoredMatrix:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton_kernels import Integers, MatrixForm
+from engine.formats.mxfp4 import MXFP4, halved_powers
 
 Bytes = NDArray[np.uint8]
 # Values of IQ4_NL's nibbles.
@@ -29,7 +30,7 @@ class BlockType:
         """`raw`: rows of whole blocks."""
         rows = len(raw)
         values, scales, minima = self.read(raw.reshape(-1, self.size))
-        kind = np.float32 if self.form.scales == "fp32" else np.float16
+        kind = {"fp32": np.float32, "fp16": np.float16, "bf16": np.uint16}[self.form.scales]
         return Integers(
             self.form,
             np.ascontiguousarray(values, np.int8).reshape(rows, -1),
@@ -109,6 +110,10 @@ def _q6_k(raw: Bytes) -> tuple[NDArray[np.int8], NDArray[np.generic], None]:
     return values, scales, None
 
 
+def _mxfp4(raw: Bytes) -> tuple[NDArray[np.int8], NDArray[np.generic], None]:
+    return _nibbles(raw[:, 1:]).astype(np.int8), halved_powers(raw[:, :1]), None
+
+
 BLOCK_TYPES = {
     "Q4_0": BlockType(32, 18, MatrixForm("int4-groups", group=32, scales="fp16", middle=8), _q4_0),
     "Q4_1": BlockType(32, 20, MatrixForm("int4-groups", group=32, scales="fp16", offset="minimum"), _q4_1),
@@ -119,4 +124,5 @@ BLOCK_TYPES = {
     "Q5_K": BlockType(256, 176, MatrixForm("int8-groups", group=32, offset="minimum"), _q5_k),
     "Q6_K": BlockType(256, 210, MatrixForm("int8-groups", group=16), _q6_k),
     "IQ4_NL": BlockType(32, 18, MatrixForm("int4-groups", group=32, scales="fp16", table=_NONLINEAR), _q4_0),
+    "MXFP4": BlockType(32, 17, MXFP4, _mxfp4),
 }

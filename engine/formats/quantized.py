@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from baton_kernels import OWN
 from engine.formats.awq_gptq import read_awq, read_gptq
 from engine.formats.bitsandbytes import read_bitsandbytes
 from engine.formats.compressed import read_compressed
@@ -25,6 +26,7 @@ _READERS: dict[str, Reader] = {
     "fp8": read_fp8,
     "bitsandbytes": read_bitsandbytes,
 }
+_KV = {"int of 8 bits": "int8", "float of 8 bits": "fp8"}  # by a kv_cache_scheme
 
 
 def quantization_of(folder: Path) -> Settings | None:
@@ -37,6 +39,20 @@ def quantization_of(folder: Path) -> Settings | None:
     if found is not None and not isinstance(found, dict):
         raise ModelError(folder / "config.json", "quantization_config", "is no object", "Copy the folder again.")
     return found
+
+
+def kv_of(folder: Path) -> str:
+    """How pages hold keys and values of this folder's model: int8 or fp8 where the folder asks for it. Scales that were
+    stored for whole tensors are left out: pages have one for each token and head."""
+    scheme = (quantization_of(folder) or {}).get("kv_cache_scheme")
+    if scheme is None:
+        return OWN
+    kind = f"{scheme.get('type')} of {scheme.get('num_bits')} bits" if isinstance(scheme, dict) else ""
+    if kind not in _KV:
+        problem = f"kv_cache_scheme {scheme!r} is not supported"
+        remedy = "Take a folder with 8 bits of int or float there, or without it."
+        raise ModelError(folder / "config.json", "quantization_config", problem, remedy)
+    return _KV[kind]
 
 
 def read_quantized(folder: Path, settings: Settings, tensors: dict[str, Tensor]) -> dict[str, Stored]:

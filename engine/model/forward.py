@@ -129,6 +129,7 @@ class Forward:
         lasting: dict[str, NDArray[Any]] = {"pool": pages.pool, "cos": weights.cos, "sin": weights.sin}
         return kernels.layer.LayerStep(
             path=kernels.PATHS.index(weights.path),
+            kv=kernels.kv_index(weights.kv),
             eps=config.eps,
             scale=config.head_dim**-0.5,
             hidden=config.hidden,
@@ -208,6 +209,7 @@ class Forward:
             q_norm=layer.q_norm,
             k_norm=layer.k_norm,
             eps=config.eps,
+            kv=weights.kv,
         )
         return q
 
@@ -232,6 +234,7 @@ class Forward:
             pages.page_tokens,
             config.head_dim**-0.5,
             attended,
+            weights.kv,
         )
         normed = self._take("normed", count, config.hidden)
         gated = self._take("gated", count, config.ffn)

@@ -25,7 +25,8 @@ class PageMemory:
 
 def layer_bytes(weights: Weights, page_tokens: int) -> int:
     """Bytes of one layer in one page: keys and values of all KV heads."""
-    return baton_kernels.layer_bytes(weights.path, page_tokens, weights.config.kv_heads, weights.config.head_dim)
+    config = weights.config
+    return baton_kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim, weights.kv)
 
 
 def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> PageShape:
@@ -40,7 +41,7 @@ def page_memory(pool: Bytes, layout: PageShape, page_tokens: int, *, segment: in
 
 
 def _segment(weights: Weights, page_tokens: int) -> PageSegment:
-    tiles, dtype = baton_kernels.tiles(weights.path)
+    tiles, dtype = baton_kernels.tiles(weights.path, weights.kv)
     return kv_segment(
         weights.model_hash,
         layers=weights.config.layers,

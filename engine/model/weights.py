@@ -22,7 +22,8 @@ from engine.model.matrices import Fusion, as_it_stands, checked, dense_matrix, p
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
-from engine.quantization.forms import RECIPE, TARGETS
+from engine.quantization.forms import RECIPE
+from mesh.worker_config import ROUNDED
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -53,6 +54,7 @@ class LayerWeights:
 class Weights:
     config: ModelConfig
     path: str  # the product path of attention and pages, and of dense matrices: fp32 | pairs | amx
+    kv: str  # how pages hold keys and values: own (as the path does) | int8 | fp8
     products: str  # how matrices are multiplied: the path itself, or the integer forms, such as w8a8
     dtype: str  # dtype of the checkpoint: fp32 | fp16 | bf16; rounded when it was loaded: int8 or int4 from that
     model_hash: str
@@ -71,11 +73,17 @@ class Weights:
 
 
 def open_weights(
-    folder: Path, cache: Path, *, product_path: str = "auto", context_tokens: int = 0, quantize: str = ""
+    folder: Path,
+    cache: Path,
+    *,
+    product_path: str = "auto",
+    context_tokens: int = 0,
+    quantize: str = "",
+    kv: str = baton_kernels.OWN,
 ) -> Weights:
     """Maps the packed weights of a Hugging Face folder. If the cache folder has none, it writes them first.
     `context_tokens`: what a request may have at most; 0: as many as the model allows. `quantize`: round the weights to
-    int8 or int4; empty: take them as they are."""
+    int8 or int4; empty: take them as they are. `kv`: how pages hold keys and values."""
     config, checkpoint = read_config(folder, context_tokens=context_tokens), Checkpoint(folder)
     config = as_stored(config, checkpoint)
     limited = config.within(context_tokens)
@@ -89,7 +97,7 @@ def open_weights(
         model_hash = hash_model(folder, config, tensors, cache)
         layout = f"{baton_kernels.KERNEL_VERSION}.{baton_kernels.LAYOUT_VERSION}"
         recipe = (
-            f"{choice.recipe}.{RECIPE}" if choice.recipe in TARGETS else f"{path}-{choice.recipe}" if stored else path
+            f"{choice.recipe}.{RECIPE}" if choice.recipe in ROUNDED else f"{path}-{choice.recipe}" if stored else path
         )
         about = {"model": model_hash, "path": recipe, "kernels": layout}
         file = cache / f"{model_hash[:32]}-{recipe}-{layout}.weights"
@@ -102,7 +110,7 @@ def open_weights(
         raise ModelError(file, "packed weights", "are not what was just written", remedy)
     if quantize:
         dtype = f"{quantize}.{RECIPE} from {dtype}"
-    return _weights(limited, path, dtype, model_hash, packed)
+    return _weights(limited, path, kv, dtype, model_hash, packed)
 
 
 def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], cache: Path) -> str:
@@ -146,7 +154,7 @@ def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Sto
         fused.name: Fusion.of(
             [
                 quantized_matrix(recipe, fused.name, checked(source.name, tensors[source.name]))
-                if recipe in TARGETS
+                if recipe in ROUNDED
                 else (dense_matrix if recipe == "dense" else as_it_stands)(
                     path, fused.name, checked(source.name, tensors[source.name])
                 )
@@ -182,7 +190,7 @@ def _numbers(name: str, stored: Stored) -> Floats:
     return widened(stored)
 
 
-def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
+def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
     def layer(prefix: str) -> LayerWeights:
         return LayerWeights(
             input_norm=packed[f"{prefix}input_norm"],
@@ -201,6 +209,7 @@ def _weights(config: ModelConfig, path: str, dtype: str, model_hash: str, packed
     return Weights(
         config=config,
         path=path,
+        kv=kv,
         products=products_of(matrix for one in layers for matrix in (one.qkv, one.o, one.gate_up, one.down)),
         dtype=dtype,
         model_hash=model_hash,

@@ -14,7 +14,7 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from baton_kernels import Integers, MatrixForm
+from baton_kernels import OWN, Integers, MatrixForm
 from engine.formats.checkpoint import Checkpoint, read_file
 from engine.formats.errors import ModelError
 from engine.formats.stored import widened
@@ -48,8 +48,11 @@ class LayerChange:
     share: float  # of its weights' mean size that they changed by; means are of squares
 
 
-def quantize(source: Path, out: Path, target: str, cache: Path, windows: Windows) -> Iterator[LayerChange]:
-    """Writes the folder `out`; yields each layer when it is written, or was written by an earlier run."""
+def quantize(
+    source: Path, out: Path, target: str, cache: Path, windows: Windows, kv: str = OWN
+) -> Iterator[LayerChange]:
+    """Writes the folder `out`, whose pages will hold keys and values as `kv` says; yields each layer when it is
+    written, or was written by an earlier run."""
     config, checkpoint = read_config(source), Checkpoint(source)
     config = as_stored(config, checkpoint)
     tensors = read_tensors(config, checkpoint)
@@ -63,7 +66,7 @@ def quantize(source: Path, out: Path, target: str, cache: Path, windows: Windows
     work = _Work(SourceModel(config, tensors, turn), out, target, windows, about)
     for layer in range(config.layers):
         yield work.change_of(layer) or work.quantize(layer)
-    work.finish(source)
+    work.finish(source, kv)
 
 
 class _Work:
@@ -110,7 +113,7 @@ class _Work:
         _write_last(self._partial / f"{layer}.note", json.dumps(asdict(change)))
         return change
 
-    def finish(self, source: Path) -> None:
+    def finish(self, source: Path, kv: str) -> None:
         names = [self._file(number) for number in range(self._model.config.layers + 1)]
         total, where = 0, dict[str, str]()
         for name in names:
@@ -124,7 +127,7 @@ class _Work:
         for known in ("torch_dtype", "quantization_config", "dtype"):
             config.pop(known, None)
         config |= {"dtype": "bfloat16", "tie_word_embeddings": HEAD not in where}
-        config["quantization_config"] = settings_of(forms, ["lm_head"])
+        config["quantization_config"] = settings_of(forms, ["lm_head"], kv)
         (self._partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
         for pattern in _COPIED:
             for file in source.glob(pattern):

@@ -7,7 +7,6 @@ there cost more quality than they save time."""
 
 from baton_kernels import MatrixForm, most_segments
 
-TARGETS = ("int8", "int4")
 RECIPE = 2  # raised whenever the rounding changes; part of the numerics class
 _INT8_GROUPS, _INT4_GROUPS = (64, 32, 16), (32,)
 _SPLIT = ("o", "down")

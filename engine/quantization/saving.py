@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton_kernels import Integers, MatrixForm
+from baton_kernels import OWN, Integers, MatrixForm
 
 Parts = dict[str, tuple[str, NDArray[Any]]]  # by what follows the module's name: dtype of the file, and values
 _MIDDLE = np.uint8(128)  # that a stored byte has more than the int8 for which it stands
@@ -47,8 +47,8 @@ def words(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.int32]:
     return packed.view(np.int32)
 
 
-def settings_of(forms: Iterable[tuple[str, MatrixForm]], ignored: list[str]) -> dict[str, Any]:
-    """`quantization_config` for modules of these names' last parts, such as o_proj."""
+def settings_of(forms: Iterable[tuple[str, MatrixForm]], ignored: list[str], kv: str) -> dict[str, Any]:
+    """`quantization_config` for modules of these names' last parts, such as o_proj. `kv`: int8, fp8 or own."""
     targets: dict[tuple[str, int], set[str]] = {}
     for module, form in forms:
         targets.setdefault((form.scheme, form.group), set()).add(module.rpartition(".")[2])
@@ -63,8 +63,15 @@ def settings_of(forms: Iterable[tuple[str, MatrixForm]], ignored: list[str]) -> 
         "quantization_status": "compressed",
         "config_groups": groups,
         "ignore": ignored,
-        "kv_cache_scheme": None,
+        "kv_cache_scheme": _kv_scheme(kv),
     }
+
+
+def _kv_scheme(kv: str) -> dict[str, Any] | None:
+    if kv == OWN:
+        return None
+    kind = {"int8": "int", "fp8": "float"}[kv]
+    return {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "attn_head", "dynamic": True}
 
 
 def _group(scheme: str, group: int, modules: list[str]) -> dict[str, Any]:

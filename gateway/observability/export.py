@@ -120,6 +120,7 @@ class MeshCollector:
             "baton_tenant_choices": lambda _: self._by_tenant(lambda use: {(): use.choices}),
             "baton_event_loop_delay_seconds": views(counted.loop_delay, constant=self._own),
             "baton_spans_dropped_total": lambda _: [MetricSeries(self._own, self._dropped())],
+            "baton_pool_tokens": self._pool_tokens,
             "baton_workers_attached": lambda _: self._workers(lambda _: True),
             "baton_workers_draining": lambda _: self._workers(lambda worker: worker.draining),
             "baton_workers_hung": lambda _: self._workers(lambda worker: worker.hung),
@@ -179,6 +180,11 @@ class MeshCollector:
         for worker in self._gateway.workers:
             if worker.measured_seconds is not None:
                 yield MetricSeries(names[worker.incarnation], max(0.0, now - worker.measured_seconds))
+
+    def _pool_tokens(self, _: MetricSpec) -> Iterator[MetricSeries]:
+        names = labels_of(self._gateway.workers)
+        for worker in self._gateway.workers:
+            yield MetricSeries((*names[worker.incarnation], worker.page_dtype), worker.pool_tokens)
 
     def _model_info(self, _: MetricSpec) -> Iterator[MetricSeries]:
         kinds = {(w.model, w.hello.model_hash, w.hello.numerics, w.hello.page_tokens) for w in self._gateway.workers}

@@ -110,6 +110,7 @@ BATON = (
         (*WORKER, "kind"),
     ),
     gauge("baton_pages", "KV pages. state: free, cached, in_use, landing, quarantined", (*WORKER, "state")),
+    gauge("baton_pool_tokens", "Tokens that all pages hold. dtype: of their keys and values", (*WORKER, "dtype")),
     gauge(
         "baton_pages_stuck",
         "Quarantined pages whose writer gives no proof and is not killed",

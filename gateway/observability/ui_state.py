@@ -66,6 +66,7 @@ def worker_state(worker: AttachedWorker) -> State:
         "queued_tokens": load.queued_tokens + worker.unreported_tokens,
         "tokens_per_second": round(load.tokens_per_second, 1),
         "pages": load.total_pages,
+        "page_dtype": worker.page_dtype,
         "available": load.free_pages,
         "states": [int(worker.measures.get(f"pages_{state}", 0)) for state in PAGE_STATES] if worker.measures else None,
     }

@@ -8,7 +8,7 @@ from baton_kernels.arrays import PATHS
 from baton_kernels.forms import MatrixForm, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
 from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
-from baton_kernels.paged import attention, layer_bytes, rmsnorm, rotate_write, tiles
+from baton_kernels.paged import KV, OWN, attention, kv_index, layer_bytes, rmsnorm, rotate_write, tiles
 from baton_kernels.pages import checksum, checksums, copy_page, scatter
 from baton_kernels.products import Integers, embed, gated, pack, pack_bytes, pack_integers, product
 from baton_kernels.sampling import Drawn, sample
@@ -16,7 +16,9 @@ from baton_kernels.selftest import self_test
 
 __all__ = [
     "KERNEL_VERSION",
+    "KV",
     "LAYOUT_VERSION",
+    "OWN",
     "PATHS",
     "Drawn",
     "MatrixForm",
@@ -35,6 +37,7 @@ __all__ = [
     "form_of",
     "gated",
     "has_tiles",
+    "kv_index",
     "layer",
     "layer_bytes",
     "most_segments",

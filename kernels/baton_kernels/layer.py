@@ -24,7 +24,7 @@ class LayerStep(Structure):
     """The arguments that all layers of a step share, and the arrays that hold its rows between kernels."""
 
     _fields_ = [
-        *_fields(c_int, "path"),
+        *_fields(c_int, "path", "kv"),
         *_fields(c_float, "eps", "scale"),
         *_fields(c_long, "rows", "sequences", "max_pages", "hidden", "ffn", "heads", "kv_heads", "dim"),
         *_fields(c_long, "page_tokens", "max_positions"),

@@ -1,7 +1,9 @@
 """Kernels around the KV pages of one layer: norm, rotary with the page write, attention over a block table; the layout.
 
 Page = [layers][2][kv_heads][tile]. pairs and amx: bf16, K tile [dim/2][page_tokens][2], V tile [page_tokens/2][dim][2];
-fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. The rows of one call may belong to any mix of sequences."""
+fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. With `kv` int8 or fp8, on every path: the tiles of pairs,
+with a byte per element, its code, and behind each tile [page_tokens] scales in bf16 (cpu/page_codes.h). The rows of one
+call may belong to any mix of sequences."""
 
 from baton_kernels.arrays import F32, I32, I64, Array, buffer, path_index, pointer, rank, writable
 from baton_kernels.library import KernelError, check, load
@@ -9,18 +11,28 @@ from baton_kernels.library import KernelError, check, load
 PAGE_TOKENS = (16, 32, 64)
 _TILES = {"fp32": ("fp32-v1", "fp32"), "pairs": ("pairs-v1", "bf16"), "amx": ("pairs-v1", "bf16")}
 _ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
+_SCALE_BYTES = 2
+OWN = "own"  # a path's own keys and values, which it multiplies as they are
+_CODES = {"int8": "int8", "fp8": "fp8-e4m3"}
+KV = (OWN, *_CODES)  # how pages hold keys and values
 
 
-def tiles(path: str) -> tuple[str, str]:
+def tiles(path: str, kv: str = OWN) -> tuple[str, str]:
     """Name of the order of a head's keys and values in a page, and the dtype of an element."""
     path_index(path)
-    return _TILES[path]
+    return ("codes-v1", _CODES[kv]) if kv_index(kv) else _TILES[path]
 
 
-def layer_bytes(path: str, page_tokens: int, kv_heads: int, dim: int) -> int:
+def layer_bytes(path: str, page_tokens: int, kv_heads: int, dim: int, kv: str = OWN) -> int:
     """Bytes of one layer of one page."""
     check_shape(path, page_tokens, dim)
-    return 2 * kv_heads * page_tokens * dim * _ELEMENT_BYTES[path]
+    return 2 * kv_heads * page_tokens * (dim + _SCALE_BYTES if kv_index(kv) else dim * _ELEMENT_BYTES[path])
+
+
+def kv_index(kv: str) -> int:
+    if kv not in KV:
+        raise KernelError(f"kv: {kv!r} is not one of {', '.join(KV)}")
+    return KV.index(kv)
 
 
 def check_shape(path: str, page_tokens: int, dim: int) -> None:
@@ -63,6 +75,7 @@ def rotate_write(
     q_norm: Array | None = None,  # [dim]
     k_norm: Array | None = None,
     eps: float = 1e-6,
+    kv: str = OWN,
 ) -> None:
     """Rotates q and k (after their norms, if any), writes q to q_out and k and v to the row's page."""
     check_shape(path, page_tokens, dim)
@@ -73,6 +86,7 @@ def rotate_write(
     check(
         load().rotate_write(
             path_index(path),
+            kv_index(kv),
             pointer("qkv", qkv, F32, (rows, (heads + 2 * kv_heads) * dim)),
             rows,
             heads,
@@ -111,6 +125,7 @@ def attention(
     page_tokens: int,
     scale: float,
     out: Array,  # [rows, heads * dim]
+    kv: str = OWN,
 ) -> None:
     """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
     sequence keep their content."""
@@ -122,6 +137,7 @@ def attention(
     check(
         load().attention(
             path_index(path),
+            kv_index(kv),
             pointer("q", q, F32, (rows, heads, dim)),
             buffer("pool", pool, 0),
             pool.size,

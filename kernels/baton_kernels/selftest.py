@@ -11,7 +11,7 @@ import numpy as np
 
 from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
-from baton_kernels.arrays import Array
+from baton_kernels.arrays import PATHS, Array
 from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.library import KERNEL_VERSION, KernelError
 
@@ -33,12 +33,14 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, and of integer products, on every machine. They change only with KERNEL_VERSION, or with this test.
+# Of each path, of integer products, and of pages that hold codes, on every machine. They change only with
+# KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
     "integers": "f653033fdfa624b1ee9be5339e7e0c90",
+    "codes": "dca752be340182ee9ef32eebe220da99",
 }
 
 
@@ -65,6 +67,8 @@ def self_test(path: str) -> str:
 def _run(path: str) -> str:
     if path == "integers":
         return _digest(path, _integer_products())
+    if path == "codes":
+        return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
     return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
 
 
@@ -143,8 +147,8 @@ def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = Fa
     )
 
 
-def _attention(path: str) -> list[Array]:
-    layer = kv.layer_bytes(path, _PAGE, _KV_HEADS, _DIM)
+def _attention(path: str, pages_hold: str = kv.OWN) -> list[Array]:
+    layer = kv.layer_bytes(path, _PAGE, _KV_HEADS, _DIM, pages_hold)
     pool = np.zeros(layer * 4, np.uint8)
     tables = np.array([[2, 0, 3], [1, 0, 0]], np.int32)
     starts, counts, first = np.array([0, 0], np.int32), np.array([75, 5], np.int32), np.array([0, 75], np.int32)
@@ -154,10 +158,11 @@ def _attention(path: str) -> list[Array]:
     cos, sin = np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25)), angles
     q, out = np.empty((80, _HEADS, _DIM), np.float32), np.empty((80, _HEADS * _DIM), np.float32)
     qkv, norm = numbers(7, 80, (_HEADS + 2 * _KV_HEADS) * _DIM), numbers(8, _DIM)
+    shape = _HEADS, _KV_HEADS, _DIM
     kv.rotate_write(
-        path, qkv, _HEADS, _KV_HEADS, _DIM, cos, sin, slots, page_of, slots % _PAGE, _PAGE, pool, q, norm, norm
+        path, qkv, *shape, cos, sin, slots, page_of, slots % _PAGE, _PAGE, pool, q, norm, norm, kv=pages_hold
     )
-    kv.attention(path, q, pool, 0, layer, tables, starts, counts, first, _HEADS, _KV_HEADS, _DIM, _PAGE, 0.7, out)
+    kv.attention(path, q, pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, pages_hold)
     normed = np.empty_like(out)
     kv.rmsnorm(out, numbers(9, _HEADS * _DIM), 1e-6, normed)
     return [q, pool, out, normed]

@@ -21,14 +21,14 @@ SHAPE = {
     "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512, "tie_word_embeddings": False,
 }  # fmt: skip
 PROMPT = [(7 * place * place + 3 * place) % 262 for place in range(48)]
-COMPRESSED = ("W8A8", "W8A16", "W4A16", "W4A16_ASYM", "FP8_DYNAMIC")
+COMPRESSED = ("W8A8", "W8A16", "W4A16", "W4A16_ASYM", "FP8_DYNAMIC", "MXFP4A16")
 ROUNDED = {  # AutoRound's formats: bits, group, symmetric
     "gptq-4-sym": ("auto_gptq", 4, 128, True),
     "gptq-4-asym": ("auto_gptq", 4, 32, False),
     "gptq-8-sym": ("auto_gptq", 8, 64, True),
     "awq-4-asym": ("auto_awq", 4, 128, False),
 }
-BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "F16", "BF16")
+BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4", "F16", "BF16")
 Weights = dict[str, torch.Tensor]
 
 
@@ -118,6 +118,9 @@ def blocks(out: Path) -> None:
 
 def _ordinary(name: str, raw: np.ndarray, rng: np.random.Generator) -> None:
     """Scales that are ordinary numbers."""
+    if name == "MXFP4":
+        raw[:, 0] = rng.integers(110, 130, len(raw))
+        return
     places = {"Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}.get(name, (0,))
     for place in places:
         raw[:, place : place + 2] = rng.normal(0, 0.01, (len(raw), 1)).astype(np.float16).view(np.uint8)

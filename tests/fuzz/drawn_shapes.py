@@ -14,9 +14,8 @@ def kv_segment(
     tokens: int, tiles: str = "pairs-v1", *, layers: int = 2, first: int = 0, shard: int = HEADS
 ) -> PageSegment:
     """Keys and values of a model with two heads."""
-    size = 4 if tiles == "fp32-v1" else 2
-    dtype = "fp32" if tiles == "fp32-v1" else "bf16"
-    return PageSegment(KV, "model", layers, 2 * shard * tokens * DIM * size, tiles, dtype, HEADS, first, shard, DIM)
+    dtype, token = {"fp32-v1": ("fp32", DIM * 4), "codes-v1": ("int8", DIM + 2)}.get(tiles, ("bf16", DIM * 2))
+    return PageSegment(KV, "model", layers, 2 * shard * tokens * token, tiles, dtype, HEADS, first, shard, DIM)
 
 
 def shape_of(tokens: int, tiles: str = "pairs-v1", *, first: int = 0, shard: int = HEADS) -> PageShape:
@@ -28,12 +27,28 @@ OURS = shape_of(8)
 _FITTING = (OURS, shape_of(4), shape_of(16), shape_of(8, "gpu-v1"), shape_of(8, first=1, shard=1))
 _OTHERS = (
     shape_of(8, "fp32-v1"),
+    shape_of(8, "codes-v1"),
     shape_of(6),
     shape_of(8, "later-v9"),
     PageShape(8, (PageSegment(OPAQUE, "state", 2, 64), PageSegment(ROWS, "draft", 1, 128))),
     PageShape(8, (PageSegment("other", "model", 2, 256),)),
 )
-_TEXTS = ("", KV, ROWS, OPAQUE, "pairs-v1", "gpu-v1", "fp32-v1", "bf16", "fp32", "model", "x" * 16, "later")
+_TEXTS = (
+    "",
+    KV,
+    ROWS,
+    OPAQUE,
+    "pairs-v1",
+    "gpu-v1",
+    "fp32-v1",
+    "codes-v1",
+    "bf16",
+    "int8",
+    "fp32",
+    "model",
+    "x" * 16,
+    "later",
+)
 
 
 def drawn_shape(rng: Random) -> PageShape:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.serve import Parent, Set, begin, run_service
+from cli.serve import Alive, Parent, Set, begin, run_service
 from decode_svc.handoff.sessions import Peer
 from decode_svc.main import as_it_is, open_worker
 from decode_svc.worker import DecodeWorker
@@ -20,16 +20,18 @@ from mesh.serving import run_together
 from mesh.settings import Settings
 from mesh.worker_config import DecodeConfig
 from tests.sabotage.faults import Damage, Fault
-from tests.sabotage.wrong_product import with_wrong_product
+from tests.sabotage.wrong_product import with_wrong_product, with_wrong_scale
 
 
-def main(fault: Annotated[Path, typer.Argument()], settings: Set = None, parent: Parent = None) -> None:
+def main(
+    fault: Annotated[Path, typer.Argument()], settings: Set = None, parent: Parent = None, alive: Alive = None
+) -> None:
     config = begin(None, settings, parent, Settings.decode)
-    run_service(config, functools.partial(_serve, fault=Fault.read(fault)))
+    run_service(config, functools.partial(_serve, fault=Fault.read(fault)), alive)
 
 
 async def _serve(config: DecodeConfig, *, fault: Fault) -> None:
-    spoil = with_wrong_product if fault.split_product else as_it_is
+    spoil = with_wrong_product if fault.split_product else with_wrong_scale if fault.wrong_scale else as_it_is
     if not fault.checks:
         importlib.import_module("tests.mutants.rules").apply("checksum", setattr)
     async with open_worker(config, spoil=spoil) as worker:

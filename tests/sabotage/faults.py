@@ -22,6 +22,7 @@ _EXPONENT = {"fp32": (23, 4), "pairs": (7, 2)}  # lowest exponent bit, bytes of 
 _LOW_BITS = 3  # damaged bits are among the exponent's lowest: the key stays a number
 
 Floats = NDArray[np.float32]
+Indexes = NDArray[np.int64]
 Place = TypeVar("Place", int, NDArray[np.int64])
 
 
@@ -41,6 +42,7 @@ class Fault:
     damages: tuple[Damage, ...] = ()
     checks: bool = True  # spans are checked before they can be read
     split_product: bool = False  # the product's K split depends on the batch
+    wrong_scale: bool = False  # a scale of each quantized matrix is twice as large
 
     def write(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self)))
@@ -72,12 +74,15 @@ def choose_damage(
     dim = int(random.choice(np.argsort(effect)[-config.head_dim // 4 :].tolist()))
     bit, size = _EXPONENT[weights.path]
     bit += random.randrange(_LOW_BITS)
-    tile = "gpu" if on_gpu else weights.path
-    place = _place(tile, head // group, dim, slot % page_tokens, page_tokens, config.head_dim)
+    if weights.kv == kernels.OWN:
+        tile = "gpu" if on_gpu else weights.path
+        begin = _place(tile, head // group, dim, slot % page_tokens, page_tokens, config.head_dim) * size
+    else:  # the key's scale
+        begin = _scale(head // group, slot % page_tokens, page_tokens, config.head_dim)
     return Damage(
         prompt=tuple(prompt),
         page=slot // page_tokens,
-        offset=place * size + bit // 8,
+        offset=begin + bit // 8,
         mask=1 << bit % 8,
         weight=float(shares[head, slot]),
     )
@@ -91,7 +96,7 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
     normed, qkv = np.empty_like(x), np.empty((count, config.qkv_width), np.float32)
     kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
     kernels.product(normed, layer.qkv, qkv, bias=layer.qkv_bias)
-    size = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim)
+    size = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim, weights.kv)
     pool = np.zeros(-(-count // page_tokens) * size, np.uint8)
     slots = np.arange(count, dtype=np.int32)
     q = np.empty((count, config.heads, config.head_dim), np.float32)
@@ -112,14 +117,34 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
         q_norm=layer.q_norm,
         k_norm=layer.k_norm,
         eps=config.eps,
+        kv=weights.kv,
     )
     heads, dims = np.arange(config.kv_heads), np.arange(config.head_dim)
     slot, head, dim = np.meshgrid(slots.astype(np.int64), heads, dims, indexing="ij")
+    if weights.kv != kernels.OWN:
+        return q[-1], _coded_keys(weights, pool, slot, head, dim, page_tokens, size)
     places = _place(weights.path, head, dim, slot % page_tokens, page_tokens, config.head_dim)
     if weights.path == "pairs":
         elements = pool.view(np.uint16)[slot // page_tokens * (size // 2) + places]
         return q[-1], (elements.astype(np.uint32) << 16).view(np.float32)
     return q[-1], pool.view(np.float32)[slot // page_tokens * (size // 4) + places]
+
+
+def _coded_keys(
+    weights: Weights, pool: NDArray[np.uint8], slot: Indexes, head: Indexes, dim: Indexes, page_tokens: int, size: int
+) -> Floats:
+    """Keys in int8: codes times scales."""
+    head_dim, inside, page = weights.config.head_dim, slot % page_tokens, slot // page_tokens * size
+    place = _place("pairs", 0 * head, dim, inside, page_tokens, head_dim) + head * page_tokens * (head_dim + 2)
+    codes = pool.view(np.int8)[page + place].astype(np.float32)
+    scales = pool.view(np.uint16)[(page + _scale(head, inside, page_tokens, head_dim)) // 2]
+    keys: Floats = codes * (scales.astype(np.uint32) << 16).view(np.float32)
+    return keys
+
+
+def _scale(head: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:
+    """Byte offset of a key's scale in the first layer of a page that holds codes."""
+    return head * (page_tokens * (head_dim + 2)) + page_tokens * head_dim + slot * 2
 
 
 def _place(layout: str, head: Place, dim: Place, slot: Place, page_tokens: int, head_dim: int) -> Place:

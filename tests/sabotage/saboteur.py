@@ -2,7 +2,8 @@
 
 `page` flips one bit of a key on its way into decode with checks off, once for each of 20 prompts: all 20 answers must
 differ. With checks on, the same damage must be repaired. `fallback` lets decode prefill silently. `batch` gives decode
-a product whose sum depends on the batch, on every path that computes with bf16: `pairs`, `amx` and a GPU's."""
+a product whose sum depends on the batch, on every path that computes with bf16: `pairs`, `amx` and a GPU's. `scale`
+gives it quantized matrices of which one scale is wrong. Of pages in int8 `page` flips a bit of a key's scale."""
 
 import asyncio
 import tempfile
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import baton_kernels
 from cli.output import say
 from cli.supervisor import MeshFailed
 from cli.verify.bodies import bodies
@@ -28,6 +30,7 @@ from tests.sabotage.faults import Fault, choose_damage
 
 SEEDS = 20
 _CELL = Cell(transport="shm", chunk=128, page=32, batch=8, workers=1, cache=False, speculation="off", path="pairs")
+_WAYS = {Sabotage.BATCH: ("pairs", "amx"), Sabotage.PAGE: ("pairs", "kv-int8"), Sabotage.SCALE: ("int8", "int4")}
 
 
 async def sabotage(kind: Sabotage, part: DevicePart, models: Models, seed: int) -> list[Sabotaged]:
@@ -40,8 +43,9 @@ async def sabotage(kind: Sabotage, part: DevicePart, models: Models, seed: int) 
 
 def sabotaged_cells(kind: Sabotage, paths: Sequence[str]) -> list[Cell]:
     """One cell for each path that the sabotage concerns. On a GPU the sabotaged decode worker runs graphs."""
-    wanted = ("pairs", "amx") if kind is Sabotage.BATCH else ("pairs",)
+    wanted = _WAYS.get(kind, ("pairs",))
     on_gpu = [replace(_CELL, transport="cuda_ipc", path=f"{path}:eager") for path in paths if path.startswith("cuda-")]
+    on_gpu = [] if kind is Sabotage.SCALE else on_gpu
     return [replace(_CELL, path=f"{path}:{bodies(path)[-1]}") for path in paths if path in wanted] + on_gpu
 
 
@@ -64,7 +68,8 @@ async def _sabotage(
     else:
         with tempfile.TemporaryDirectory(prefix="baton-verify-") as scratch:
             file = Path(scratch) / "fault.json"
-            weights = open_weights(models.model, default_cache_folder(), product_path="pairs")
+            kv = "int8" if clean.roles.path == "kv-int8" else baton_kernels.OWN
+            weights = open_weights(models.model, default_cache_folder(), product_path="pairs", kv=kv)
             reference = references[clean.roles.path]
             fault = await asyncio.to_thread(_fault, kind, requests, reference, weights, seed)
             if kind is Sabotage.PAGE:
@@ -96,6 +101,8 @@ def _fault(
 ) -> Fault:
     if kind is Sabotage.BATCH:
         return Fault(split_product=True)
+    if kind is Sabotage.SCALE:
+        return Fault(wrong_scale=True)
     damages = []
     for number, request in enumerate(requests):
         first = reference.answer(request)[0].token

@@ -1,7 +1,8 @@
-"""A product whose sum depends on the batch, on a CPU and on a GPU: the sabotage `batch` gives it to a decode worker.
+"""Products that the sabotages `batch` and `scale` give to a decode worker: one whose sum depends on the batch, on a CPU
+and on a GPU, and one with a wrong scale.
 
-With more than one row it cuts the chain over k after a third. The model's identity stays the same: the worker claims to
-compute as all others do, and only its tokens show that it does not."""
+The first cuts the chain over k after a third when it has more than one row. The model's identity stays the same: the
+worker claims to compute as all others do, and only its tokens show that it does not."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -45,6 +46,29 @@ def split_by_batch(
     kernels.product(low, packed, parts[0])
     kernels.product(high, packed, parts[1], bias, residual)
     np.add(*parts, out=out)
+
+
+def with_wrong_scale(model: LoadedModel) -> LoadedModel:
+    assert isinstance(model, CpuModel)
+    return replace(model, product=doubled_scale)
+
+
+def doubled_scale(
+    x: Floats,
+    packed: NDArray[np.uint8],
+    out: Floats,
+    bias: Floats | None = None,
+    residual: Floats | None = None,
+) -> None:
+    """The first output of an integer form has twice its scale."""
+    if kernels.form_of(packed).scheme in kernels.PATHS:
+        kernels.product(x, packed, out, bias, residual)
+        return
+    product = np.empty_like(out)
+    kernels.product(x, packed, product)
+    product[:, 0] *= 2
+    product += 0 if bias is None else bias
+    np.add(product, 0 if residual is None else residual, out=out)
 
 
 @dataclass(frozen=True, slots=True)

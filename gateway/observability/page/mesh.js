@@ -101,7 +101,7 @@ export class Mesh {
   describePages(card) {
     const { worker, map } = card;
     const used = worker.pages ? 1 - worker.available / worker.pages : 0;
-    setText(card.note, worker.tier === "prefill" && worker.queued_tokens ? `${count(worker.queued_tokens)} tokens to read` : `${percent(used)} of ${count(worker.pages)} in use`);
+    setText(card.note, worker.tier === "prefill" && worker.queued_tokens ? `${count(worker.queued_tokens)} tokens to read` : `${percent(used)} of ${count(worker.pages * worker.page_tokens)} tokens in use`);
     card.canvas.setAttribute("aria-label", `Pages of ${worker.name}: ${pageWords(map, worker)}`);
     if (!card.details.hidden) fillDetails(card);
   }
@@ -139,7 +139,8 @@ function fillDetails(card) {
   const rows = [
     ["pages", pageWords(map, worker)],
     ["speed", worker.tokens_per_second ? `${rate(worker.tokens_per_second)} prompt tokens per second` : "not measured yet"],
-    ["page", `${worker.page_tokens} tokens`],
+    ["page", `${worker.page_tokens} tokens${worker.page_dtype ? ` in ${worker.page_dtype}` : ""}`],
+    ["pool", `${count(worker.pages * worker.page_tokens)} tokens`],
     ["address", worker.address],
     ["class", worker.class],
     ["model", worker.model],

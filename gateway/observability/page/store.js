@@ -6,7 +6,7 @@ const RATE_SECONDS = 2; // tokens per second are a mean over this time
 // What the page knows of a silent worker that it has never seen attached.
 const NOTHING = {
   class: "", fingerprint: "", model: "", page_tokens: 0, draining: false, waiting: 0, running: 0, queued_tokens: 0,
-  tokens_per_second: 0, pages: 0, available: 0, states: null,
+  tokens_per_second: 0, pages: 0, page_dtype: "", available: 0, states: null,
 };
 
 export class Store {

@@ -5,8 +5,6 @@
 
 namespace baton::BODY {
 
-INLINE Lanes magnitude(Lanes x) { return floats(bits(x) & ints(0x7FFFFFFFu)); }
-
 INLINE int32_t sum_of(Ints a) {
     alignas(64) uint32_t at[16];
     store(at, a);

@@ -17,7 +17,7 @@ struct BatonLayer {
     const void *gate_up, *down;
 };
 struct BatonStep {
-    int path;  // of attention and pages; a matrix says its own
+    int path, kv;  // of attention and pages; a matrix says its own
     float eps, scale;
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
     int64_t pool_bytes, page_stride;
@@ -72,11 +72,11 @@ const char* baton_feed_forward(const float* x, const void* gate_up, const void* 
 const char* baton_gated(const float* x, const void* packed, long rows, float* out);
 
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
-const char* baton_rotate_write(int path, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
+const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
                                const int32_t* offset_in_page, long page_tokens, char* pool, int64_t pool_bytes, float* q_out,
                                const float* q_norm, const float* k_norm, float eps);
-const char* baton_attention(int path, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
+const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
                             long page_tokens, float scale, float* out);

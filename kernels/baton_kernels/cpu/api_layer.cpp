@@ -10,7 +10,7 @@ extern "C" {
 const char* baton_layer(const BatonStep* s, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset) {
     const char* wrong = nullptr;
     if (rest) {
-        wrong = baton_attention(s->path, s->q, s->pool, s->pool_bytes, rest_offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
+        wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, rest_offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
                                 s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, s->scale, s->attended);
         if (!wrong) wrong = baton_product(s->attended, rest->o, s->rows, s->x, rest->o_bias, s->x);
         if (!wrong) wrong = baton_rmsnorm(s->x, rest->ffn_norm, s->rows, s->hidden, s->eps, s->normed);
@@ -20,7 +20,7 @@ const char* baton_layer(const BatonStep* s, const BatonLayer* rest, int64_t rest
         wrong = baton_rmsnorm(s->x, next->input_norm, s->rows, s->hidden, s->eps, s->normed);
         if (!wrong) wrong = baton_product(s->normed, next->qkv, s->rows, s->qkv, next->qkv_bias, nullptr);
         if (!wrong)
-            wrong = baton_rotate_write(s->path, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, s->cos, s->sin, s->max_positions, s->slots,
+            wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, s->cos, s->sin, s->max_positions, s->slots,
                                        s->page_of, s->offset_in_page, s->page_tokens, s->pool + next_offset, s->pool_bytes - next_offset, s->q,
                                        next->q_norm, next->k_norm, s->eps);
     }

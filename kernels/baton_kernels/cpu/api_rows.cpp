@@ -44,11 +44,11 @@ const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k
     return nullptr;
 }
 
-const char* baton_rotate_write(int path, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
+const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
                                const int32_t* offset_in_page, long page_tokens, char* pool, int64_t pool_bytes, float* q_out,
                                const float* q_norm, const float* k_norm, float eps) {
-    const int64_t layer_bytes = 2 * kv_heads * page_tokens * dim * element_bytes(static_cast<Path>(path));
+    const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), static_cast<Kv>(kv), page_tokens, dim);
     for (long r = 0; r < rows; ++r) {
         if (slots[r] < 0 || slots[r] >= max_positions) return "slots: beyond the rotary tables";
         if (page_of[r] < 0 || page_of[r] + layer_bytes > pool_bytes) return "page_of: a page lies outside the pool";
@@ -56,19 +56,19 @@ const char* baton_rotate_write(int path, const float* qkv, long rows, long heads
     }
     const Turn turn;
     const RotateCall call{qkv, cos, sin, q_norm, k_norm, slots, offset_in_page, page_of, rows, heads, kv_heads, dim, page_tokens, eps,
-                          pool, q_out, path != kFp32};
+                          pool, q_out, path != kFp32, static_cast<Kv>(kv)};
     const Body& body = body_for(kRows);
     over_rows(rows, (heads + 2 * kv_heads) * dim, [&](long r, int) { body.rotate(call, r); });
     return nullptr;
 }
 
-const char* baton_attention(int path, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
+const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
                             long page_tokens, float scale, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, scale, out, 0, nullptr, 0, 0};
-    const int64_t layer_bytes = 2 * kv_heads * page_tokens * dim * element_bytes(static_cast<Path>(path));
+                       heads, kv_heads, dim, scale, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
+    const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), call.kv, page_tokens, dim);
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;
     if (group > kMaxQueries) return "heads: more than 192 query heads share one KV head";

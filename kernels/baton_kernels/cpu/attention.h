@@ -53,8 +53,8 @@ template <class Kind>
 static void block_whole(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long from, long many) {
     const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
     const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-    const Ahead keys = next ? Ahead{next->k[0], call.page_tokens * 4, next->k[1] - next->k[0]} : Ahead{};
-    score<Kind>(many, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
+    const Ahead keys = next ? Ahead{next->k[0], next->k_row * 4, next->k[1] - next->k[0]} : Ahead{};
+    score<Kind>(many, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
     soften(b, path, from, many, kBlock, call.scale);
     blend<Kind>(call, b, from, many, at, next, kBlock);
 }
@@ -70,7 +70,7 @@ static void block_rows(const AttentionCall& call, Path path, const Bench& b, con
     if (from > first) {
         const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + first * kQueryStride;
         const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-        score<Kind>(from - first, q, k, call.page_tokens, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
+        score<Kind>(from - first, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
     }
     for (long i = done; i < full; ++i) {
         soften(b, path, i * group, group, seen + i + 1, call.scale);
@@ -103,9 +103,9 @@ static void block_chains(const AttentionCall& call, Path path, const Bench& b, c
 
 // With few rows the thread waits for memory, and pages lie anywhere, so it prefetches the next block during this one.
 INLINE void fetch_block(const AttentionCall& call, const Places& at) {
-    const long bytes = 16 * call.dim * 2;
+    const long element = call.kv == kKvOwn ? 2 : 1, bytes = 16 * call.dim * element;
     for (long k = 0; k < call.dim / 2; ++k)  // in ascending order, which the hardware prefetcher recognizes
-        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * call.page_tokens * 4);
+        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * at.k_row * 2 * element);
     for (int h = 0; h < 2; ++h)
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
@@ -126,12 +126,17 @@ INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long unit
         const bool last = block == last_block, known = few && (!last || after < call.unit_count * call.kv_heads);
         Places next;
         if (known) next = last ? find(call, path, call.units[after / call.kv_heads * 2], after % call.kv_heads, 0) : find(call, path, sequence, kv_head, block + 1);
-        block_of(find(call, path, sequence, kv_head, block), known ? &next : nullptr, done, full, first_slot - begin);
+        Places at = find(call, path, sequence, kv_head, block);
+        if (call.kv != kKvOwn) {
+            if (known) fetch_block(call, next);
+            at = call.kv == kKvInt8 ? decode_block<kKvInt8>(call, path, b, at) : decode_block<kKvFp8>(call, path, b, at);
+        }
+        block_of(at, known && call.kv == kKvOwn ? &next : nullptr, done, full, first_slot - begin);
     }
 }
 
 static void attention(const AttentionCall& call, Path path, long unit, float* scratch) {
-    const Bench b(scratch);
+    const Bench b(scratch, call.kv);
     const long kv_head = unit % call.kv_heads, group = call.heads / call.kv_heads, dim = call.dim;
     const long sequence = call.units[unit / call.kv_heads * 2], local = call.units[unit / call.kv_heads * 2 + 1];
     const long rows = least(call.tile_rows, call.counts[sequence] - local), first_slot = call.starts[sequence] + local;

@@ -18,7 +18,9 @@ constexpr long kFewQueries = 8;  // with at most so many queries memory limits a
 struct Bench {
     float *queries, *scores, *weights, *sums, *tops, *scales, *outputs, *patch, *keys, *values;
     float *total_sums, *total_tops, *totals;  // of the segments before this one
-    explicit Bench(float* at) {
+    float *coded_keys, *coded_values, *key_scales, *value_scales;  // of a block whose page holds codes
+    bool coded;
+    Bench(float* at, Kv kv) : coded(kv != kKvOwn) {
         const auto take = [&](long n) { float* p = at; at += n; return p; };
         queries = take(kQueryRows * kQueryStride);
         scores = take(kQueryRows * kBlock);
@@ -33,26 +35,60 @@ struct Bench {
         total_sums = take(kMaxQueries);
         total_tops = take(kMaxQueries);
         totals = take(kMaxQueries * kMaxDim);
+        coded_keys = take(kMaxDim * kBlock);
+        coded_values = take(kBlock * kMaxDim);
+        key_scales = take(kBlock);
+        value_scales = take(kBlock);
     }
 };
 
 // Addresses of the two vectors of sixteen slots of a block.
 struct Places {
     const char *k[2], *v[2];
+    long k_row;                                 // slots between two rows of k
+    const uint16_t *k_scales[2], *v_scales[2];  // of codes
 };
 
 INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_head, long block) {
-    const long bytes = call.page_tokens * call.dim * element_bytes(path);
+    const long bytes = head_bytes(path, call.kv, call.page_tokens, call.dim), element = call.kv == kKvOwn ? element_bytes(path) : 1;
     const long last = (call.starts[sequence] + call.counts[sequence] - 1) / call.page_tokens;
     Places t;
+    t.k_row = call.page_tokens;
     for (int h = 0; h < 2; ++h) {
         const long slot = block * kBlock + 16 * h, page = slot / call.page_tokens, inside = slot % call.page_tokens;
         const long known = page <= last ? page : 0;  // slots beyond the last page: loaded, never used
         const char* base = call.pool + call.tables[sequence * call.max_pages + known] * call.page_stride + call.layer_offset;
-        t.k[h] = base + kv_head * bytes + inside * 4;
-        t.v[h] = base + (call.kv_heads + kv_head) * bytes + inside * call.dim * element_bytes(path);
+        const char *k = base + kv_head * bytes, *v = k + call.kv_heads * bytes;
+        t.k[h] = k + inside * (call.kv == kKvOwn ? 4 : 2);
+        t.v[h] = v + inside * call.dim * element;
+        t.k_scales[h] = reinterpret_cast<const uint16_t*>(k + call.page_tokens * call.dim) + inside;
+        t.v_scales[h] = reinterpret_cast<const uint16_t*>(v + call.page_tokens * call.dim) + inside;
     }
     return t;
+}
+
+// A block's codes as the path's own keys and values, in the bench, and their scales.
+template <Kv kv>
+static Places decode_block(const AttentionCall& call, Path path, const Bench& b, const Places& at) {
+    const long dim = call.dim;
+    auto *keys = reinterpret_cast<uint32_t*>(b.coded_keys), *values = reinterpret_cast<uint32_t*>(b.coded_values);
+    // Two codes lie together in a word: of a key's next elements, or of an element's next slots.
+    const auto put = [&](const char* from, uint32_t* to, long apart) {
+        const Ints two = widen_words(reinterpret_cast<const uint16_t*>(from));
+        const Ints even = bits(number_of<kv>(two)), odd = bits(number_of<kv>(right<8>(two)));
+        if (path != kFp32) return store(to, right<16>(even) | odd);
+        store(to, even), store(to + apart, odd);
+    };
+    const long words = path == kFp32 ? 2 : 1;
+    for (int h = 0; h < 2; ++h) {
+        for (long d = 0; d < dim / 2; ++d) put(at.k[h] + d * at.k_row * 2, keys + d * kBlock * words + 16 * h, kBlock);
+        for (long s = 0; s < 8; ++s)
+            for (long d = 0; d < dim; d += 16) put(at.v[h] + (s * dim + d) * 2, values + (8 * h + s) * dim * words + d, dim);
+        store(b.key_scales + 16 * h, floats(left<16>(widen_words(at.k_scales[h]))));
+        store(b.value_scales + 16 * h, floats(left<16>(widen_words(at.v_scales[h]))));
+    }
+    const auto *k = reinterpret_cast<const char*>(keys), *v = reinterpret_cast<const char*>(values);
+    return {{k, k + 64}, {v, v + 8 * dim * 4 * words}, kBlock, {}, {}};
 }
 
 // scores[rows][32] = q . K over the dim; the two vectors of slots lie `apart`, perhaps in two pages.
@@ -93,12 +129,15 @@ INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
 }
 
 // One softmax step of rows whose scores are in place: new maxima, rescaling factors, probabilities packed for the path.
-template <bool kWhole>
+// Where keys and values are codes, scores take the scales of the keys, and probabilities those of the values, after their sum.
+template <bool kWhole, bool kCoded>
 static void soften_rows(const Bench& b, Path path, long row, long rows, long valid, float scale) {
     const Lanes none = set(-kInfinity), factor = set(scale);
     const Mask low = first(valid), high = first(valid > 16 ? valid - 16 : 0);
     const auto scaled = [&](long r, long at) {
-        const Lanes s = load(b.scores + r * kBlock + at) * factor;
+        Lanes s = load(b.scores + r * kBlock + at);
+        if constexpr (kCoded) s = s * load(b.key_scales + at);
+        s = s * factor;
         return kWhole ? s : select(at ? high : low, s, none);
     };
     for (long r = row; r < row + rows; ++r) {
@@ -110,16 +149,20 @@ static void soften_rows(const Bench& b, Path path, long row, long rows, long val
         store_first(b.scales + r, row + rows - r, exp(load_first(b.scales + r, row + rows - r, 0.0f)));
     for (long r = row; r < row + rows; ++r) {
         const Lanes top = set(b.tops[r]);
-        const Lanes e0 = exp(scaled(r, 0) - top), e1 = exp(scaled(r, 16) - top);
+        Lanes e0 = exp(scaled(r, 0) - top), e1 = exp(scaled(r, 16) - top);
         b.sums[r] = b.sums[r] * b.scales[r] + tree_sum(e0 + e1);
+        if constexpr (kCoded) {  // the scale of a slot beyond the limit is not known
+            e0 = e0 * select(low, load(b.value_scales), set(0.0f));
+            e1 = e1 * select(high, load(b.value_scales + 16), set(0.0f));
+        }
         store_probabilities(path, b.weights + r * kBlock, 0, e0);
         store_probabilities(path, b.weights + r * kBlock, 16, e1);
     }
 }
 
 static void soften(const Bench& b, Path path, long row, long rows, long valid, float scale) {
-    if (valid < kBlock) return soften_rows<false>(b, path, row, rows, valid, scale);
-    soften_rows<true>(b, path, row, rows, valid, scale);
+    if (b.coded) return valid < kBlock ? soften_rows<false, true>(b, path, row, rows, valid, scale) : soften_rows<true, true>(b, path, row, rows, valid, scale);
+    valid < kBlock ? soften_rows<false, false>(b, path, row, rows, valid, scale) : soften_rows<true, false>(b, path, row, rows, valid, scale);
 }
 
 // Probabilities times V for the first `valid` slots of a block. With an odd count of pairs' slots the last odd one is
@@ -153,7 +196,7 @@ INLINE void widen_block(const AttentionCall& call, const Bench& b, const Places&
     for (int h = 0; h < 2; ++h) {
         const auto* k = reinterpret_cast<const uint32_t*>(at.k[h]);
         for (long d = 0; d < call.dim; d += 2) {
-            const Ints pair = load(k + d / 2 * call.page_tokens);
+            const Ints pair = load(k + d / 2 * at.k_row);
             store(b.keys + d * kBlock + 16 * h, floats(pair & ints(0xFFFF0000u)));
             store(b.keys + (d + 1) * kBlock + 16 * h, floats(left<16>(pair)));
         }

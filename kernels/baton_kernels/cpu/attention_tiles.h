@@ -10,7 +10,7 @@ struct KeyTiles {
     const char* half[2];
     long stride;
 
-    KeyTiles(const AttentionCall& call, const Bench& b, const Places& at) : half{at.k[0], at.k[1]}, stride(call.page_tokens * 4) {
+    KeyTiles(const AttentionCall& call, const Bench& b, const Places& at) : half{at.k[0], at.k[1]}, stride(at.k_row * 4) {
         if (call.dim % 32 == 0) return;
         auto* staged = reinterpret_cast<uint32_t*>(b.keys);
         const long pairs = call.dim / 2, padded = padded_depth(kAmx, call.dim) / 2;

@@ -25,6 +25,7 @@
 #include "product_integer.h"
 #endif
 #ifndef BATON_QUADS_ONLY
+#include "page_codes.h"
 #include "attention_blocks.h"
 #ifndef BATON_PAIRS_ONLY
 #include "attention_tiles.h"

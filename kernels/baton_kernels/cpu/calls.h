@@ -12,10 +12,13 @@ constexpr long kMaxDim = 256;    // largest dimension of a head
 constexpr long kMaxQueries = 192; // rows times heads of one attention unit
 constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs of its depth
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
+enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
 
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
+// Bytes of one head's keys, or of its values, in one layer of a page: the elements, and behind them the scales of codes.
+static inline long head_bytes(Path path, Kv kv, long tokens, long dim) { return tokens * (kv == kKvOwn ? dim * element_bytes(path) : dim + 2); }
 static inline long padded_depth(Path path, long k) { return round_up(k, path == kFp32 ? 1 : path == kPairs ? 2 : 2 * kTile); }
 
 struct Form;  // form.h
@@ -53,6 +56,7 @@ struct AttentionCall {
     const int32_t *tables, *starts, *counts, *first_row;
     long heads, kv_heads, dim;
     float scale;
+    Kv kv;
     float* out;
     long tile_rows;       // rows of one unit
     const int32_t* units; // pairs (sequence, first local row)
@@ -67,7 +71,8 @@ struct RotateCall {
     float eps;
     char* pool;
     float* q_out;
-    bool halves;  // keys and values are stored as bf16
+    bool halves;  // keys and values are stored as bf16, unless they are coded
+    Kv kv;
 };
 
 struct SampleCall {
@@ -107,7 +112,7 @@ struct Body {
 constexpr long kQueryRows = kMaxQueries + 15;  // the last tile may begin at any query
 constexpr long kQueryStride = 272;  // elements between packed query rows: one constant for every dim, no cache aliasing
 constexpr long kAttentionScratch =
-    kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 2 * kBlock * kMaxDim;
+    kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 4 * kBlock * kMaxDim + 2 * kBlock;
 // Weak: a library may be built without some of them (build.py), and their addresses are null then.
 extern const Body body_plain __attribute__((weak)), body_avx2 __attribute__((weak)), body_avx512 __attribute__((weak)),
     body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak));

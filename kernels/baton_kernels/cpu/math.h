@@ -5,6 +5,8 @@
 namespace baton::BODY {
 constexpr float kInfinity = __builtin_inff();
 
+INLINE Lanes magnitude(Lanes x) { return floats(bits(x) & ints(0x7FFFFFFFu)); }
+
 // e^x; 0 below -87.3, the largest power that it can represent above 88.3; NaN stays NaN.
 INLINE Lanes exp(Lanes x) {
     const Lanes low = set(-87.3f), magic = set(12582912.0f);

@@ -23,8 +23,14 @@ INLINE void turn(const float* x, const float* cosine, const float* sine, long ha
 
 static void write_page(const RotateCall& call, long row, long head, bool value, const float* x) {
     const long tokens = call.page_tokens, dim = call.dim, token = call.offset_in_page[row];
-    const long bytes = tokens * dim * (call.halves ? 2 : 4);
+    const long bytes = head_bytes(call.halves ? kPairs : kFp32, call.kv, tokens, dim);
     char* at = call.pool + call.page_of[row] + ((value ? call.kv_heads : 0) + head) * bytes;
+    if (call.kv != kKvOwn) {  // two tokens share the words of a V pair here, too
+        int8_t codes[kMaxDim], *to = reinterpret_cast<int8_t*>(at);
+        reinterpret_cast<uint16_t*>(at + tokens * dim)[token] = encode(call.kv, x, dim, codes);
+        for (long d = 0; d < dim; ++d) to[value ? (token / 2 * dim + d) * 2 + token % 2 : (d / 2 * tokens + token) * 2 + d % 2] = codes[d];
+        return;
+    }
     if (!call.halves) {
         float* to = reinterpret_cast<float*>(at);
         for (long d = 0; d < dim; ++d) to[value ? token * dim + d : d * tokens + token] = x[d];

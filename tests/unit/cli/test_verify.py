@@ -1,5 +1,7 @@
 """`baton verify` in parts: its cells meet in all pairs, its comparison misses no bit, its verdicts are right."""
 
+import importlib
+import inspect
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,13 +10,14 @@ from pathlib import Path
 import pytest
 
 import baton_kernels
+from cli import serve
 from cli.supervisor import MeshFailed, Service, serve_arguments
 from cli.verify import command, report
 from cli.verify.answers import Best, best, compare
 from cli.verify.bodies import Roles, paths, turn
 from cli.verify.cell_mesh import settings_of, with_body, with_program
 from cli.verify.cells import FACTORS, LEAST_CELLS, Cell, every_cell, every_pair, missing_pairs, pairwise_cover
-from cli.verify.checks import Checked
+from cli.verify.checks import RESTLESS, Checked
 from cli.verify.drafts import ensure_draft
 from cli.verify.outcomes import CellOutcome
 from cli.verify.requests import LONGEST, PROMPTS, REPEATING, TOKENS, requests_of, single
@@ -180,7 +183,7 @@ def test_pages_are_written_by_one_body_read_by_another_and_judged_by_a_third(kno
 
 
 def test_every_body_of_pairs_and_every_path_is_checked_here() -> None:
-    assert {path.partition(":")[0] for path in paths()} == set(baton_kernels.PATHS)
+    assert {path.partition(":")[0] for path in paths()} == {*baton_kernels.PATHS, "kv-int8", "kv-fp8", "int8", "int4"}
     assert {f"pairs:{body}" for body in baton_kernels.bodies()["product.pairs"]} <= set(paths())
 
 
@@ -192,6 +195,12 @@ def test_a_draft_model_has_the_models_shape_and_other_weights(tmp_path: Path) ->
     changed = {name for name in mine if (mine[name].values != theirs[name].values).any()}
     assert changed == {name for name, one in theirs.items() if len(one.shape) == 2}
     assert ensure_draft(model, tmp_path / "cache") == folder
+
+
+@pytest.mark.parametrize("module", [*RESTLESS, "tests.sabotage.broken_worker"])
+def test_a_worker_in_place_of_the_one_that_serves_takes_every_option_of_the_supervisor(module: str) -> None:
+    mine, own = (inspect.signature(main).parameters for main in (importlib.import_module(module).main, serve.decode))
+    assert mine.keys() >= own.keys() - {"config"}, "its settings come by --set alone"
 
 
 def test_a_restless_pace_takes_every_length_and_never_more_than_fits() -> None:

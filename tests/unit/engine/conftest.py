@@ -12,9 +12,9 @@ from engine.model.forward import Product
 from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
 from engine.plan import Piece, Plan, Sampled
-from engine.quantization.forms import TARGETS
 from engine.runner import CpuRunner
 from mesh.jobs import Sampling
+from mesh.worker_config import ROUNDED
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -85,8 +85,11 @@ def engine(tmp_path: Path) -> Iterator[Build]:
     or int4, to which the weights are rounded."""
     made: list[CpuEngine] = []
 
-    def build(folder: Path, *, draft: Path | None = None, product_path: str = "auto", **options: object) -> CpuEngine:
-        how = {"quantize": product_path} if product_path in TARGETS else {"product_path": product_path}
+    def build(
+        folder: Path, *, draft: Path | None = None, product_path: str = "auto", kv: str = "own", **options: object
+    ) -> CpuEngine:
+        how = {"quantize": product_path} if product_path in ROUNDED else {"product_path": product_path}
+        how["kv"] = kv
         weights = open_weights(folder, tmp_path / "cache", **how)
         drafting = None if draft is None else open_weights(draft, tmp_path / "cache", **how)
         made.append(CpuEngine(weights, drafting, **options))  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from engine.formats.stored import StoredMatrix, widened
 TEXT, ARRAY, UINT32, INT32, FLOAT32, BOOL = 8, 9, 4, 5, 6, 7
 KINDS = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
-    "IQ4_NL": 20, "BF16": 30,
+    "IQ4_NL": 20, "BF16": 30, "MXFP4": 39,
 }  # fmt: skip
 ALIGN = 32
 
@@ -54,6 +54,9 @@ def blocks(kind: str, count: int, seed: int = 0) -> bytes:
     """Random blocks whose scales are ordinary numbers."""
     block, rng = BLOCK_TYPES[kind], np.random.default_rng(seed)
     raw = rng.integers(0, 256, (count, block.size), np.uint8)
+    if kind == "MXFP4":
+        raw[:, 0] = rng.integers(118, 124, count)
+        return raw.tobytes()
     for at in HALVES.get(kind, (0,)):
         raw[:, at : at + 2] = rng.normal(0, 0.01, (count, 1)).astype(np.float16).view(np.uint8)
     return raw.tobytes()

@@ -84,9 +84,16 @@ def iq4_nl(raw: bytes) -> Iterator[float]:
     yield from (table[nibble(raw, 2, i)] * half(raw, 0) for i in range(32))
 
 
+def mxfp4(raw: bytes) -> Iterator[float]:
+    sizes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+    for i in range(32):
+        code = nibble(raw, 1, i)
+        yield (-1 if code & 8 else 1) * sizes[code & 7] * 2.0 ** (raw[0] - 127)
+
+
 DEFINED = {
     "Q4_0": q4_0, "Q4_1": q4_1, "Q5_0": q5_0, "Q5_1": q5_1, "Q8_0": q8_0,
-    "Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k, "IQ4_NL": iq4_nl,
+    "Q4_K": q4_k, "Q5_K": q5_k, "Q6_K": q6_k, "IQ4_NL": iq4_nl, "MXFP4": mxfp4,
 }  # fmt: skip
 
 

@@ -72,7 +72,7 @@ def groups_of_seven(path: int, q: int, *rest: Any) -> None:
 
 def beyond(slots: int) -> Wrong:
     def wrong(*given: Any) -> None:
-        starts, counts, _, sequences, rows, heads, _, dim, _, _, out = given[8:]
+        starts, counts, _, sequences, rows, heads, _, dim, _, _, out = given[9:]
         ends = [np.ctypeslib.as_array((ctypes.c_int32 * sequences).from_address(each)) for each in (starts, counts)]
         if dim >= 64 and int((ends[0] + ends[1]).max()) > slots:
             floats(out, rows * heads * dim)[:dim] += 1e-4
@@ -133,7 +133,7 @@ def gated_rows(x: int, packed: int, rows: int, out: int) -> None:
 
 
 def pages_of_sixteen(*given: Any) -> None:
-    page_of, page_tokens, pool = given[10], given[12], given[13]
+    page_of, page_tokens, pool = given[11], given[13], given[14]
     if page_tokens == 16:
         first = ctypes.c_int64.from_address(page_of).value
         ctypes.c_uint16.from_address(pool + first).value ^= 1
@@ -239,8 +239,8 @@ def test_a_wrong_page_write_shows_with_every_page_size(
     assert self_test(weights, page_tokens) == honest
 
     def wrong(*given: Any) -> None:
-        if given[12] == page_tokens:
-            pages_of_sixteen(*given[:12], 16, *given[13:])
+        if given[13] == page_tokens:
+            pages_of_sixteen(*given[:13], 16, *given[14:])
 
     mutate("rotate_write", wrong)
     assert shows(weights, page_tokens, honest)

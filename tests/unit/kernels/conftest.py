@@ -58,9 +58,9 @@ def rng() -> np.random.Generator:
 
 @dataclass
 class PoisonedPages:
-    """A pool in which every byte that no kernel has written is NaN."""
+    """A pool in which every byte that no kernel has written is NaN. `form`: a path, or path+kv."""
 
-    path: str
+    form: str
     page_tokens: int
     kv_heads: int
     dim: int
@@ -68,9 +68,11 @@ class PoisonedPages:
     layers: int = 2
 
     def __post_init__(self) -> None:
-        self.layer = bk.layer_bytes(self.path, self.page_tokens, self.kv_heads, self.dim)
+        self.path, _, kv = self.form.partition("+")
+        self.kv = kv or bk.OWN
+        self.layer = bk.layer_bytes(self.path, self.page_tokens, self.kv_heads, self.dim, self.kv)
         self.stride = self.layer * self.layers
-        self.pool = np.full(self.stride * self.pages, 0xFF, np.uint8)  # NaN as fp32 and as bf16
+        self.pool = np.full(self.stride * self.pages, 0xFF, np.uint8)  # NaN as fp32, as bf16 and as a scale
 
     def write(
         self, qkv: Array, heads: int, tables: Array, sequence: Array, slots: Array, cos: Array, sin: Array
@@ -92,21 +94,21 @@ class PoisonedPages:
             self.page_tokens,
             self.pool,
             q,
+            kv=self.kv,
         )
         return q
 
     def read(self, table: Array, slots: int) -> tuple[Array, Array]:
         """Reads K and V [slots, kv_heads, dim] of one sequence from layer 1."""
-        parts = [
-            reference.read_page(
-                self.path,
-                self.pool[p * self.stride + self.layer : (p + 1) * self.stride],
-                self.kv_heads,
-                self.page_tokens,
-                self.dim,
-            )
+        shape = (self.kv_heads, self.page_tokens, self.dim)
+        layers = [
+            self.pool[p * self.stride + self.layer : (p + 1) * self.stride]
             for p in table[: -(-slots // self.page_tokens)]
         ]
+        if self.kv == bk.OWN:
+            parts = [reference.read_page(self.path, each, *shape) for each in layers]
+        else:
+            parts = [reference.read_codes(self.kv, each, *shape) for each in layers]
         return np.concatenate([k for k, _ in parts])[:slots], np.concatenate([v for _, v in parts])[:slots]
 
 

@@ -19,20 +19,21 @@ TABLE = [
     (14, 2, 64, 32, [(500, 40), (1030, 1)]),
     (2, 1, 48, 16, [(1020, 9)]),
 ]
+FORMS = [*bk.PATHS, *(f"{path}+{kv}" for path in bk.PATHS for kv in bk.KV if kv != bk.OWN)]
 TOLERANCE = {"fp32": 2e-5, "pairs": 1.5e-2, "amx": 1.5e-2}
 
 
 class Case:
     """Random rows of several sequences over shuffled pages, all slots written up to the last row."""
 
-    def __init__(self, pages, path, heads, kv_heads, dim, page_tokens, sequences, seed=3):
+    def __init__(self, pages, form, heads, kv_heads, dim, page_tokens, sequences, seed=3):
         rng = np.random.default_rng(seed)
-        self.path, self.heads, self.kv_heads, self.dim, self.page_tokens = path, heads, kv_heads, dim, page_tokens
+        self.heads, self.kv_heads, self.dim, self.page_tokens = heads, kv_heads, dim, page_tokens
         self.starts, self.counts = (np.array(column, np.int32) for column in zip(*sequences, strict=True))
         slots = [int(s + c) for s, c in sequences]
         widest = max(-(-n // page_tokens) for n in slots)
         ids = rng.permutation(widest * len(slots) + 1)[1:]
-        self.pages = pages(path, page_tokens, kv_heads, dim, widest * len(slots) + 1)
+        self.pages = pages(form, page_tokens, kv_heads, dim, widest * len(slots) + 1)
         self.tables = ids[: widest * len(slots)].reshape(len(slots), widest).astype(np.int32)
         angle = np.outer(np.arange(max(slots)), np.random.default_rng(1).random(dim // 2))
         self.cos, self.sin = np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
@@ -54,7 +55,7 @@ class Case:
         first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
         out = np.full((len(q), self.heads * self.dim), np.nan, np.float32)
         bk.attention(
-            self.path,
+            self.pages.path,
             q,
             self.pages.pool,
             self.pages.layer,
@@ -69,31 +70,32 @@ class Case:
             self.page_tokens,
             self.dim**-0.5,
             out,
+            self.pages.kv,
         )
         return out
 
 
-@pytest.mark.parametrize("path", bk.PATHS)
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("heads,kv_heads,dim,page_tokens,sequences", TABLE)
 def test_attention_agrees_with_the_reference_and_between_bodies(
-    path, heads, kv_heads, dim, page_tokens, sequences, pages, bits
+    form, heads, kv_heads, dim, page_tokens, sequences, pages, bits
 ):
-    case = Case(pages, path, heads, kv_heads, dim, page_tokens, sequences)
+    case = Case(pages, form, heads, kv_heads, dim, page_tokens, sequences)
     got = bits.same(case.attend)
     row = 0
     for s, (start, count) in enumerate(sequences):
         k, v = case.pages.read(case.tables[s], start + count)
-        expected = reference.attention(path, case.q[s][start:], k, v, start, dim**-0.5)
-        assert np.abs(got[row : row + count] - expected).max() <= TOLERANCE[path]
+        expected = reference.attention(case.pages.path, case.q[s][start:], k, v, start, dim**-0.5)
+        assert np.abs(got[row : row + count] - expected).max() <= TOLERANCE[case.pages.path]
         row += count
 
 
-@pytest.mark.parametrize("path", bk.PATHS)
-def test_attention_does_not_depend_on_chunks_batch_or_page_size(path, pages):
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_does_not_depend_on_chunks_batch_or_page_size(form, pages):
     sequences = [(0, 150), (0, 40), (0, 97)]
     results = []
     for page_tokens in (16, 32, 64):
-        case = Case(pages, path, 14, 2, 64, page_tokens, sequences)
+        case = Case(pages, form, 14, 2, 64, page_tokens, sequences)
         whole = case.attend()
         results.append(whole)
         ends = np.cumsum([c for _, c in sequences])
@@ -108,11 +110,11 @@ def test_attention_does_not_depend_on_chunks_batch_or_page_size(path, pages):
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[1], results[2])
 
 
-@pytest.mark.parametrize("path", bk.PATHS)
-def test_a_changed_key_within_sight_changes_the_output_and_one_beyond_does_not(path, pages):
-    case = Case(pages, path, 4, 2, 32, 32, [(40, 1)])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_changed_key_within_sight_changes_the_output_and_one_beyond_does_not(form, pages):
+    case = Case(pages, form, 4, 2, 32, 32, [(40, 1)])
     before = case.attend()
-    late = Case(pages, path, 4, 2, 32, 32, [(40, 10)])
+    late = Case(pages, form, 4, 2, 32, 32, [(40, 10)])
     assert np.array_equal(late.attend([40], [1]), before)
     case.qkv[0][39] *= 2
     case.pages.write(
@@ -175,6 +177,59 @@ def test_rotary_and_page_write_agree_with_the_reference(path, normed, heads, kv_
     assert np.isnan(k[rows:]).all() and np.isnan(v[rows:]).all() and (pool[:layer] == 0xFF).all()
 
 
+EDGES = [0.0, 1e-31, 2.0**-99, 1e-20, 1.0, 3e38]  # the largest element of a head
+
+
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("kv_heads,dim,page_tokens", [(1, 16, 16), (2, 48, 32), (4, 128, 64), (1, 256, 16)])
+def test_codes_and_scales_agree_with_the_reference_on_every_body(kv, kv_heads, dim, page_tokens, rng, bits):
+    """Whole heads of all sizes, with every e4m3 number among them, ties between two, and heads that are not finite."""
+    rows = 3 * page_tokens
+    x = rng.standard_normal((rows, kv_heads, dim)).astype(np.float32) ** 3
+    x[: len(EDGES)] *= (np.array(EDGES) / np.abs(x[: len(EDGES)]).max((1, 2))).astype(np.float32)[:, None, None]
+    every = reference.decoded("fp8", np.arange(0x7F, dtype=np.uint8))
+    ties = np.sort(np.concatenate([every, (every[:-1] + every[1:]) / 2, [448.0]])).astype(np.float32)
+    sides = np.where(np.arange(len(ties)) % 2, 1, -1).astype(np.float32)
+    part = (ties * sides).reshape(-1)[: (dim - 1) * kv_heads * 8]
+    for row, begin in enumerate(range(0, len(part), dim - 1)):
+        some = part[begin : begin + dim - 1]
+        x[8 + row % 8, row // 8 % kv_heads, : len(some)], x[8 + row % 8, row // 8 % kv_heads, -1] = some, 448.0
+    x[20, 0, 3], x[21, -1, 5], x[22, 0, 0] = np.nan, np.inf, -np.inf
+    qkv = np.concatenate([np.zeros_like(x), x, -x], axis=1).reshape(rows, -1)
+    layer = bk.layer_bytes("pairs", page_tokens, kv_heads, dim, kv)
+    slots, pool = np.arange(rows, dtype=np.int32), np.empty(layer * 3, np.uint8)
+    one, none = np.ones((rows, dim // 2), np.float32), np.zeros((rows, dim // 2), np.float32)
+
+    def compute():
+        pool[:] = 0xFF
+        page_of, offsets = (slots // page_tokens).astype(np.int64) * layer, slots % page_tokens
+        q = np.empty((rows, kv_heads, dim), np.float32)
+        shape = (kv_heads, kv_heads, dim)
+        bk.rotate_write("pairs", qkv, *shape, one, none, slots, page_of, offsets, page_tokens, pool, q, kv=kv)
+        return pool
+
+    bits.same(compute)
+    found = [reference.read_codes(kv, each, kv_heads, page_tokens, dim) for each in pool.reshape(3, layer)]
+    codes, scales = reference.coded(kv, x)
+    expected = reference.decoded(kv, codes) * scales
+    for got, sign in ((np.concatenate([k for k, _ in found]), 1), (np.concatenate([v for _, v in found]), -1)):
+        assert np.array_equal(got, sign * expected, equal_nan=True)
+    wrong = np.isnan(expected).all(2)
+    assert wrong.sum() == 3 and not np.isnan(expected[~wrong]).any() and not expected[0].any() and expected[4].any()
+
+
+@pytest.mark.parametrize("kv", ["int8", "fp8"])
+def test_a_head_that_is_not_finite_makes_every_row_that_sees_it_nan(kv, pages):
+    case = Case(pages, f"pairs+{kv}", 4, 2, 32, 32, [(0, 40)])
+    assert np.isfinite(case.attend()).all()
+    case.qkv[0][17, 4 * 32] = np.inf  # the first key
+    case.pages.write(
+        case.qkv[0], 4, case.tables, np.zeros(40, np.int64), np.arange(40, dtype=np.int32), case.cos, case.sin
+    )
+    half = case.attend().reshape(40, 2, -1)
+    assert np.isfinite(half[:17]).all() and np.isfinite(half[:, 1]).all() and np.isnan(half[17:, 0]).all()
+
+
 @pytest.mark.parametrize("rows,k", [(1, 1), (3, 15), (2, 64), (5, 100), (70, 896), (33, 1000)])
 def test_rmsnorm_agrees_with_the_reference(rows, k, rng, bits):
     x, weight = rng.standard_normal((rows, k)).astype(np.float32) * 3, rng.standard_normal(k).astype(np.float32)
@@ -191,8 +246,16 @@ def test_rmsnorm_agrees_with_the_reference(rows, k, rng, bits):
 def test_the_order_of_a_tile_has_a_name_and_a_dtype():
     assert bk.tiles("fp32") == ("fp32-v1", "fp32")
     assert bk.tiles("pairs") == bk.tiles("amx") == ("pairs-v1", "bf16")  # the same bytes
+    assert bk.tiles("fp32", "int8") == bk.tiles("amx", "int8") == ("codes-v1", "int8")
     with pytest.raises(bk.KernelError):
         bk.tiles("cuda")
+    with pytest.raises(bk.KernelError, match="kv: 'int3' is not one of own, int8, fp8"):
+        bk.tiles("fp32", "int3")
+
+
+def test_pages_of_codes_hold_about_twice_the_tokens_of_bf16():
+    own, coded = (bk.layer_bytes("pairs", 32, 2, 64, kv) for kv in (bk.OWN, "int8"))
+    assert own / coded == 128 / 66
 
 
 @pytest.mark.parametrize("wrong", [("cuda", 32, 1, 64), ("pairs", 24, 1, 64), ("fp32", 32, 1, 40)])

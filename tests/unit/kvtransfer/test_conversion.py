@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.conversion import ORDERS, Bytes, Conversion, Overlap, fill, pages_under
-from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES, page_obstacle
+from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES, SCALE_BYTES, page_obstacle
 from mesh.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
 from mesh.page_shape_checks import shape_problem
 
 HEADS, DIM = 4, 16
+PAIRS = ("pairs-v1", "codes-v1")
 
 
 def kv(tiles: str, page_tokens: int, *, layers: int = 2, first: int = 0, count: int = HEADS) -> PageSegment:
-    dtype = CONVERTED_TILES[tiles]
-    size = 2 * count * page_tokens * DIM * ELEMENT_BYTES[dtype]
+    dtype = CONVERTED_TILES[tiles][0]
+    size = 2 * count * page_tokens * (DIM * ELEMENT_BYTES[dtype] + SCALE_BYTES.get(dtype, 0))
     return PageSegment(KV, "model", layers, size, tiles, dtype, HEADS, first, count, DIM)
 
 
@@ -35,6 +36,7 @@ class Text:
 
     keys: np.ndarray  # [layers, tokens, heads, dim]
     values: np.ndarray
+    scales: np.ndarray  # of codes [layers, keys and values, tokens, heads]
     rows: np.ndarray  # [layers, tokens, 24]
 
     @property
@@ -43,9 +45,11 @@ class Text:
 
 
 def text(tokens: int, dtype: str, seed: int = 1) -> Text:
-    random, words = np.random.default_rng(seed), {"fp32": np.uint32, "bf16": np.uint16}[dtype]
-    keys, values = (random.integers(1, 1 << 16, (2, tokens, HEADS, DIM)).astype(words) for _ in range(2))
-    return Text(keys, values, random.integers(1, 256, (3, tokens, 24)).astype(np.uint8))
+    random, words = np.random.default_rng(seed), {"fp32": np.uint32, "bf16": np.uint16, "int8": np.uint8}[dtype]
+    most = min(1 << 16, np.iinfo(words).max + 1)
+    keys, values = (random.integers(1, most, (2, tokens, HEADS, DIM)).astype(words) for _ in range(2))
+    scales = random.integers(1, 1 << 16, (2, 2, tokens, HEADS)).astype(np.uint16)
+    return Text(keys, values, scales, random.integers(1, 256, (3, tokens, 24)).astype(np.uint8))
 
 
 def written(shape: PageShape, text: Text) -> list[Bytes]:
@@ -59,17 +63,23 @@ def written(shape: PageShape, text: Text) -> list[Bytes]:
             for half, source in enumerate((text.keys, text.values)):
                 at = place(segment.tiles, half, slot, np.arange(DIM), size)
                 tiles[:, half][:, :, at] = source[:, begin + slot, heads]
+        parts = [tiles.view(np.uint8)]
+        if segment.dtype in SCALE_BYTES:
+            scales = np.zeros((2, 2, segment.shard_heads, size), np.uint16)
+            here = text.scales[:, :, begin : begin + size, heads]
+            scales[..., : here.shape[2]] = here.transpose(0, 1, 3, 2)
+            parts.append(scales.view(np.uint8))
         rows = np.zeros((3, size, 24), np.uint8)
         rows[:, : min(size, text.tokens - begin)] = text.rows[:, begin : begin + size]
-        pages.append(np.concatenate([tiles.reshape(-1).view(np.uint8), rows.reshape(-1)]))
+        pages.append(np.concatenate([np.concatenate(parts, axis=-1).reshape(-1), rows.reshape(-1)]))
     return pages
 
 
 def place(tiles: str, half: int, slot: int, element: np.ndarray, size: int) -> np.ndarray:
     """Indexes of elements in a head's tile. `half`: 0 is a key, 1 a value."""
-    if tiles == "pairs-v1" and half == 0:
+    if tiles in PAIRS and half == 0:
         return element // 2 * 2 * size + 2 * slot + element % 2
-    if tiles == "pairs-v1":
+    if tiles in PAIRS:
         return slot // 2 * 2 * DIM + 2 * element + slot % 2
     if tiles == "fp32-v1" and half == 0:
         return element * size + slot
@@ -112,6 +122,24 @@ def test_a_converted_page_is_what_the_receivers_own_prefill_would_have_written(m
 def test_fp32_pages_change_their_size_too(mine, other, tokens):
     source, target, what = pages_of("fp32-v1", mine), pages_of("fp32-v1", other), text(tokens, "fp32")
     assert same(converted(source, target, written(source, what), tokens), written(target, what))
+
+
+@given(SIZES, SIZES, st.integers(1, 150), st.sampled_from([(0, HEADS), (1, 2)]))
+def test_pages_of_codes_take_their_scales_along(mine, other, tokens, shard):
+    source = pages_of("codes-v1", mine)
+    target, what = pages_of("codes-v1", other, first=shard[0], count=shard[1]), text(tokens, "int8")
+    assert same(converted(source, target, written(source, what), tokens), written(target, what))
+
+
+def test_codes_of_another_dtype_are_refused_by_name():
+    source = pages_of("codes-v1", 16)
+    other = replace(source.segments[0], dtype="fp8-e4m3")
+    assert shape_problem(PageShape(16, (other, source.segments[1]))) == ""
+    assert "dtype: prefill has 'int8', decode 'fp8-e4m3'" in page_obstacle(
+        source, PageShape(16, (other, source.segments[1]))
+    )
+    smaller = replace(source.segments[0], layer_bytes=2 * HEADS * 16 * DIM)
+    assert "layer_bytes: 2048, and the heads of 16 tokens take 2304" in shape_problem(PageShape(16, (smaller,)))
 
 
 @given(SIZES, SIZES, ORDERS_OF_BF16, ORDERS_OF_BF16, st.integers(1, 100))
