@@ -7,7 +7,6 @@ from deploy.dashboards.panels import (
     PER_SECOND,
     SECONDS,
     SHARE,
-    TOKENS,
     TOKENS_PER_SECOND,
     Dashboard,
     Panel,
@@ -37,12 +36,6 @@ def _states(tier: str) -> Panel:
     )
 
 
-_POOLS = Panel(
-    "Text that the pools hold",
-    "Tokens whose keys and values fit into all pages of a worker. With pages in eight bits it is nearly twice as many.",
-    query(once("baton_pool_tokens"), "{{worker}}, {{dtype}}"),
-    TOKENS,
-)
 _USED = Panel(
     "Share of pages in use",
     "Pages that are neither free nor cached, by worker. From 95% on requests wait for pages, and young ones are "
@@ -199,7 +192,7 @@ KV_PLANE = Dashboard(
     "Baton: KV plane",
     "Where the KV pages are, how they travel from prefill to decode, and what goes wrong on the way.",
     (
-        PanelSection("Pages", (_states("decode"), _states("prefill"), _USED, _POOLS)),
+        PanelSection("Pages", (_states("decode"), _states("prefill"), _USED)),
         PanelSection("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
         PanelSection("Repairs", (_ERRORS, _RESENT, _ADMISSIONS, _LEDGER)),
         PanelSection("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),

@@ -61,4 +61,5 @@ def read_quantized(folder: Path, settings: Settings, tensors: dict[str, Tensor])
         problem = f"quant_method {method!r} is not supported"
         remedy = f"Baton reads {', '.join(_READERS)}, and GGUF; take one of these, or the model in bf16."
         raise ModelError(folder / "config.json", "quantization_config", problem, remedy)
+    kv_of(folder)  # what it asks for is refused here if nobody knows it
     return _READERS[method](folder / "config.json", settings, tensors)

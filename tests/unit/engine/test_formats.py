@@ -165,7 +165,7 @@ def test_bitsandbytes_int8_and_nf4(tmp_path: Path, rng: np.random.Generator) -> 
         ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
         (compressed("nvfp4-pack-quantized"), "format 'nvfp4-pack-quantized'"),
         (compressed("marlin-24"), "format 'marlin-24'"),
-        (compressed("int-quantized") | {"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme"),
+        (compressed("int-quantized") | {"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "kv_cache_scheme"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(settings: dict[str, Any], word: str, tmp_path: Path) -> None:
