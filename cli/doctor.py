@@ -212,11 +212,11 @@ def _class(report: Report, worker: DecodeConfig) -> None:
     _bodies(report)  # loading the weights has applied BATON_PRODUCT_PATH
     report["class"], report["fingerprint"] = identity.numerics, identity.fingerprint
     report["product_path"] = identity.path
-    segment, page = model.shape.segments[0], model.shape.page_bytes
-    here = memory_bytes(worker.device)
-    pages = pool_pages(worker, page, memory_bytes=here, weights_bytes=model.weights_bytes)
-    tokens = pages * worker.page_tokens
-    report["pool"] = {"tokens": tokens, "bytes": pages * page, "dtype": segment.dtype}
+    if with_model(worker).draft_folder is None:  # its layers lie in the pages, too
+        page, here = model.shape.page_bytes, memory_bytes(worker.device)
+        pages = pool_pages(worker, page, memory_bytes=here, weights_bytes=model.weights_bytes)
+        dtype = model.shape.segments[0].dtype
+        report["pool"] = {"tokens": pages * worker.page_tokens, "bytes": pages * page, "dtype": dtype}
 
 
 def _draft(report: Report, worker: DecodeConfig) -> None:
@@ -252,7 +252,7 @@ def _gpu_line(gpu: Report) -> str:
 
 def _pool_line(pool: Report | None) -> str:
     if pool is None:
-        return "unknown"
+        return "unknown here: pages hold the draft's keys and values, too; /metrics of a mesh has baton_pool_tokens"
     return f"{pool['tokens']:,} tokens in {pool['bytes'] >> 20} MiB per worker, keys and values in {pool['dtype']}"
 
 
