@@ -65,12 +65,13 @@ class Deaths:
 
     def ended(self, worker: AttachedWorker) -> None:
         """The session with a worker ended. The lease that ended here and a drain say that its process did not. A
-        gateway that was stopped itself cannot know what the worker computed when it died."""
-        died = worker.session.ended_there and not worker.draining and not self._host.settling.stopped
-        needing, lost = self._needing(worker), list[GatewayRequest]()
+        gateway that was stopped itself cannot know what the worker computed when it died: that death is no request's,
+        and excuses those that come beside it."""
+        died = worker.session.ended_there and not worker.draining
         if died:
             self._all.append(WorkerDeath(worker.incarnation, self._now()))
-            lost = self._lost_with(worker)
+        died = died and not self._host.settling.stopped
+        needing, lost = self._needing(worker), self._lost_with(worker) if died else []
         blamed = suspects(needing, worker, others=bool(lost)) if died else set()
         for request in needing:
             request.trace.dies(self._now(), worker.tier, worker.session.heard_seconds)

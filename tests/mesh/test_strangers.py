@@ -39,7 +39,7 @@ pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 
 START_SECONDS = 120.0
-LOAD = Load(free_pages=1 << 20, total_pages=1 << 20, tokens_per_second=1e6)
+LOAD = Load(free_pages=1 << 20, total_pages=1 << 20, tokens_per_second=1e6, local_tokens_per_second=1e6)
 
 
 @dataclass

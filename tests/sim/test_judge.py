@@ -92,6 +92,16 @@ def test_a_request_may_not_end_for_workers_that_leave_or_die_beside_others(
     assert "0 workers died alone" in run(*faults).violations[0]
 
 
+def test_a_death_that_a_gateway_notices_just_after_it_stood_still_excuses_the_next_one() -> None:
+    """It blames no request for the first, and counts it as one that came beside the second, though not long before."""
+    frozen = SimFault(11.0, "freeze gateway", "gateway0", seconds=4.0)
+    deaths = *killed("kill")[:2], frozen, *killed("kill", "prefill0", (15.3,)), *killed("kill", times=(16.1,))
+    beside = run(*deaths)
+    assert not beside.violations and beside.reached["WORKERS_DIED"] == 0
+    later = run(*deaths[:-1], *killed("kill", times=(16.5,)))
+    assert not later.violations and later.reached["WORKERS_DIED"] == 1
+
+
 def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
