@@ -5,14 +5,6 @@
 
 namespace baton::BODY {
 
-INLINE int32_t sum_of(Ints a) {
-    alignas(64) uint32_t at[16];
-    store(at, a);
-    uint32_t sum = 0;
-    for (uint32_t each : at) sum += each;
-    return static_cast<int32_t>(sum);
-}
-
 // Elements i..i+15 of a row of the call, in the order of the matrix's inputs; zero beyond k.
 INLINE Lanes element(const ProductCall& call, const float* row, long i) {
     const long n = call.k - i;
@@ -34,17 +26,32 @@ INLINE BlockScale block_scale(const ProductCall& call, const float* row, long fr
         most = max(magnitude(x), most);
         wrong = wrong + (x - x);  // NaN for NaN and infinity, else 0
     }
-    const float m = tree_max(most), bad = tree_sum(wrong);
-    if (bad != bad) return {bad, 0.0f};
+    if (to_bits(is_nan(wrong))) return {tree_sum(wrong), 0.0f};
+    const float m = tree_max(most);
     if (m < 0x1p-100f) return {0.0f, 0.0f};
     return {m / 127.0f, 127.0f / m};
 }
 
 // Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16.
-INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to) {
+// count(j, sums) gets the sum of the four elements of word j of each row.
+template <class Count>
+INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to, Count count) {
 #ifdef __AVX512VNNI__
-    put_words(rows, R, 16, to);
+    const Ints ones = ints(0x01010101u);
+    if (R == 1) {
+        alignas(64) uint32_t sums[16];
+        store(to, rows[0]);
+        store(sums, dot_bytes(ints(0), ones, rows[0]));
+        for (long j = 0; j < 16; ++j) count(j, ints(sums[j]));
+        return;
+    }
+    transpose(rows);
+    for (long j = 0; j < 16; ++j) {
+        store_first(reinterpret_cast<float*>(to + j * R), R, floats(rows[j]));
+        count(j, dot_bytes(ints(0), ones, rows[j]));
+    }
 #else
+    const Ints ones = ints(0x00010001u);
     Ints odd[16];
     for (long r = 0; r < 16; ++r) odd[r] = odd_bytes(rows[r]), rows[r] = even_bytes(rows[r]);
     transpose(rows);
@@ -52,6 +59,7 @@ INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to) {
     for (long j = 0; j < 16; ++j) {
         store_first(reinterpret_cast<float*>(to + 2 * j * R), R, floats(rows[j]));
         store_first(reinterpret_cast<float*>(to + (2 * j + 1) * R), R, floats(odd[j]));
+        count(j, dot_words(ones, rows[j]) + dot_words(ones, odd[j]));
     }
 #endif
 }
@@ -63,29 +71,28 @@ static void pack_bytes(const ProductCall& call, long t) {
     float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
     int32_t* sums = call.x_sums + t * (kp / group) * R;
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
-    Ints sum[16], words[16];
-    for (long r = 0; r < 16; ++r) words[r] = sum[r] = ints(0);
+    alignas(64) uint32_t bytes[16][16] = {};
+    Ints words[16], sum = ints(0);
     for (long i = 0; i < kp; i += 64, to += 16 * kQuadWords * R) {
         for (long r = 0; r < R; ++r) {
             const float* row = call.x + (t * R + r) * call.k;
-            alignas(64) uint32_t four[16] = {};
             for (long j = i; j < i + 64; j += 16) {
                 if (j % block == 0) {
                     const BlockScale s = r < rows ? block_scale(call, row, j, j + block) : BlockScale{0.0f, 0.0f};
                     scales[j / block * R + r] = s.scale, inverse[r] = s.inverse;
                 }
-                if (inverse[r] != 0.0f) {
-                    const Lanes v = element(call, row, j) * set(inverse[r]) + magic;
-                    const Ints q = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
-                    sum[r] = sum[r] + q;
-                    store_bytes(reinterpret_cast<int8_t*>(four) + (j - i), q);
-                }
-                if ((j + 16) % group == 0) sums[j / group * R + r] = sum_of(sum[r]), sum[r] = ints(0);
+                const Lanes v = inverse[r] != 0.0f ? element(call, row, j) * set(inverse[r]) + magic : magic;
+                const Ints q = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
+                store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + (j - i), q);
             }
-            words[r] = load(four);
         }
-        put_quads(words, R, to);
-        for (long r = R; r < 16; ++r) words[r] = ints(0);
+        for (long r = 0; r < 16; ++r) words[r] = load(bytes[r]);
+        put_quads(words, R, to, [&](long j, Ints four) {
+            sum = sum + four;
+            if ((i + 4 * j + 4) % group) return;
+            store_first(reinterpret_cast<float*>(sums + (i + 4 * j) / group * R), R, floats(sum));
+            sum = ints(0);
+        });
     }
 }
 }  // namespace baton::BODY

@@ -78,7 +78,10 @@ void take(ProductCall& call, const void* packed) {
 // Decides how the rows are packed; returns the bytes that they take.
 size_t cut_rows(ProductCall& call) {
     const Body& body = product_body(call);
-    call.tile_rows = call.form->scheme == kDenseAmx ? kTile : pick_tile_rows(call.rows, body.most_tile_rows);
+    const int32_t scheme = call.form->scheme;
+    call.widen = scheme == kInt4 && call.rows > 2 * body.most_group_rows;
+    const bool groups = is_grouped(*call.form) || (scheme == kInt4 && !call.widen);
+    call.tile_rows = scheme == kDenseAmx ? kTile : pick_tile_rows(call.rows, groups ? body.most_group_rows : body.most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
     if (is_dense(*call.form)) return static_cast<size_t>(call.tiles * call.tile_rows * call.kp) * 4;
     const RowBytes bytes = row_bytes(call, body);
@@ -89,9 +92,12 @@ size_t cut_rows(ProductCall& call) {
 void plan_integers(ProductCall& call) {
     const Form& form = *call.form;
     const long length = call.kp / form.segments, unit = form.group > kDeep ? form.group : kDeep;
-    call.widen = form.scheme == kInt4 && call.tiles >= 3;
-    call.depth = call.tiles == 1 ? length : even_share(length, kIntegerDepth / unit * unit, unit);
-    for (call.levels = 2; form.segments >> (call.levels - 1); ++call.levels) {}
+    const bool groups = form.scheme != kInt8 && !call.widen;
+    const long most = groups && call.tiles == 2 ? 2 * unit : kIntegerDepth / unit * unit;
+    call.depth = call.tiles == 1 ? length : even_share(length, most, unit);
+    call.levels = 1;
+    if (form.segments > 1)
+        for (call.levels = 2; form.segments >> (call.levels - 1); ++call.levels) {}
 }
 
 void run_one(ProductCall call, size_t shared_before) {

@@ -93,6 +93,7 @@ struct SampleCall {
 struct Body {
     const char* name;
     long most_tile_rows;
+    long most_group_rows; // the same where every group has an end of its own
     long quad_words; // words that four int8 of a row take
     bool has_pairs;  // multiplies packed pairs directly, so weights need no widening
     void (*pack_rows)(const ProductCall&, Path, long tile);

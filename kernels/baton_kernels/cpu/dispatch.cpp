@@ -44,21 +44,33 @@ bool is_intel() {
     return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
 }
 
-bool machine_runs(int body) {
-    if (body == kPlain || body == kAvx2) return machine_supported();
-    if (body == kAvx512) return has_avx512();
-    if (body == kAvx512Bf16) return has_avx512() && has_bf16();
-    if (body == kAvx512Vnni) return has_avx512() && has_vnni();
-    static const bool tiles = has_avx512() && has_tiles();
-    return body == kTiles && tiles;
+// Asked once: in a virtual machine the CPUID instruction takes microseconds, because its host answers it.
+struct Machine {
+    bool runs[kBodies];
+    bool slow_pairs = is_intel();
+
+    Machine() {
+        runs[kPlain] = runs[kAvx2] = machine_supported();
+        runs[kAvx512] = has_avx512();
+        runs[kAvx512Bf16] = runs[kAvx512] && has_bf16();
+        runs[kTiles] = runs[kAvx512] && has_tiles();
+        runs[kAvx512Vnni] = runs[kAvx512] && has_vnni();
+    }
+};
+
+const Machine& machine() {
+    static const Machine one;
+    return one;
 }
 
+bool machine_runs(int body) { return machine().runs[body]; }
+
 int best(Operation operation) {
-    static const bool wide = has_avx512(), pairs = wide && has_bf16(), slow_pairs = is_intel();
+    const bool slow_pairs = machine().slow_pairs;
     if (machine_runs(kTiles) && body_knows(kTiles, operation)) return kTiles;
-    if (!wide) return kAvx2;
+    if (!machine_runs(kAvx512)) return kAvx2;
     if (operation == kProductIntegers) return machine_runs(kAvx512Vnni) ? kAvx512Vnni : kAvx512;
-    if (!pairs) return kAvx512;
+    if (!machine_runs(kAvx512Bf16)) return kAvx512;
     if (operation == kProductPairs) return kAvx512Bf16;
     if ((operation == kProductPairsMany || operation == kAttentionPairs) && !slow_pairs) return kAvx512Bf16;
     return kAvx512;

@@ -29,15 +29,18 @@ struct Form {
 };
 static_assert(sizeof(Form) <= kFormBytes, "a form has its place");
 
-// Where the sections of a panel begin, in bytes. Weights: [k / 4][32][4] bytes, each an int8 + 128, or [k / 8][32][4] pairs
-// of nibbles, of which the low one belongs to the first four of eight k. So all bodies multiply unsigned weights by signed
-// activations, and what the weights have too much costs one subtraction of the row's own sum.
+// A panel is its groups one after the other, each with its weights and then what belongs to them, in the order in which
+// products read it; int8 and int4 end with a scale per column. Weights: [k / 4][32][4] bytes, each an int8 + 128, or
+// [k / 8][32][4] pairs of nibbles, of which the low one belongs to the first four of eight k. So all bodies multiply
+// unsigned weights by signed activations, and what the weights have too much costs one subtraction of the row's own sum.
 struct Sections {
     long groups = 0, segments = 0;
-    long scales = 0;   // int8, int4: fp32 [32]; grouped: [groups][32]
-    long offsets = 0;  // int8 [groups][32], or as scales; int4 always has them
-    long factors = 0;  // int4: uint8 [groups][32]
-    long bytes = 0;
+    long k = 0, stride = 0;  // inputs and bytes of a group; int8: of all of the panel's weights
+    long scales = 0;         // grouped: [32], from the beginning of a group
+    long offsets = 0;        // [32] int8, or as scales, from there too; int4 always has them
+    long factors = 0;        // int4: uint8 [32], from there too
+    long columns = 0;        // int8, int4: fp32 [32], from the beginning of the panel
+    long bytes = 0;          // of the panel
 };
 
 constexpr int32_t kShift = 128;  // that a stored byte has more than the int8 for which it stands
@@ -47,6 +50,7 @@ static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups ||
 static inline bool has_nibbles(const Form& f) { return f.scheme == kInt4 || f.scheme == kInt4Groups; }
 static inline long padded_k(const Form& f) { return is_dense(f) ? padded_depth(static_cast<Path>(f.scheme), f.k) : round_up(f.k, kDeep); }
 static inline long scale_bytes(const Form& f) { return f.scale_type == kScaleFp32 ? 4 : 2; }
+static inline long weight_bytes(const Form& f, long k) { return k * kPanel / (has_nibbles(f) ? 2 : 1); }  // of a panel's k inputs
 static inline long first_panel(const Form& f) { return kFormBytes + (f.ordered ? round_up(f.k * 4, 64) : 0); }
 
 static inline Sections sections(const Form& f) {
@@ -57,14 +61,17 @@ static inline Sections sections(const Form& f) {
         s.bytes = kp * kPanel * element_bytes(static_cast<Path>(f.scheme));
         return s;
     }
-    const bool grouped = is_grouped(f);
     s.groups = f.group ? kp / f.group : 0;
-    s.scales = kp * kPanel / (has_nibbles(f) ? 2 : 1);
-    s.offsets = s.scales + round_up(grouped ? s.groups * kPanel * scale_bytes(f) : kPanel * 4, 64);
-    s.factors = s.offsets;
-    if (f.scheme == kInt4 || f.offset == kZero) s.factors += round_up(s.groups * kPanel, 64);
-    if (f.offset == kMinimum) s.factors += round_up(s.groups * kPanel * scale_bytes(f), 64);
-    s.bytes = s.factors + (f.scheme == kInt4 ? round_up(s.groups * kPanel, 64) : 0);
+    s.k = f.group ? f.group : kp;
+    s.scales = weight_bytes(f, s.k);
+    s.offsets = s.scales + (is_grouped(f) ? kPanel * scale_bytes(f) : 0);
+    s.factors = s.offsets + (f.offset == kMinimum ? kPanel * scale_bytes(f) : f.scheme == kInt4 || f.offset == kZero ? kPanel : 0);
+    s.stride = round_up(s.factors + (f.scheme == kInt4 ? kPanel : 0), 64);
+    s.columns = kp / s.k * s.stride;
+    s.bytes = s.columns + (is_grouped(f) ? 0 : kPanel * 4);
     return s;
 }
+
+// Distance of the weights of input k from the beginning of their panel; k is a multiple of eight.
+static inline long weights_at(const Form& f, const Sections& s, long k) { return k / s.k * s.stride + weight_bytes(f, k % s.k); }
 }  // namespace baton

@@ -17,8 +17,11 @@ const char* wrong_groups(const Form& f) {
 
 long bytes_of(const Form& f) { return first_panel(f) + round_up(f.n, kPanel) / kPanel * sections(f).bytes; }
 
-// Where byte c of the quad of inputs that begins at k stands, in a panel's weights.
-long quad(long k, long column) { return (k / 4 * kPanel + column) * 4; }
+// Where the byte with the weight of input k stands in a panel.
+long place(const Form& f, const Sections& s, long k, long column) {
+    const long quad = has_nibbles(f) ? 0 : k % 8 / 4;  // of the eight inputs from k / 8 * 8 on
+    return weights_at(f, s, k / 8 * 8) + (quad * kPanel + column) * 4 + k % 4;
+}
 
 float number(ScaleType type, const void* at, long i) {
     if (type == kScaleFp32) return static_cast<const float*>(at)[i];
@@ -59,7 +62,7 @@ void pack_integer_panel(const Form& f, const int8_t* values, const void* scales,
     const long groups = f.group ? f.k / f.group : 0;  // of the arrays; padding has further ones, which stay zero
     const auto copy = [&](long at, const void* from, long column, long c, long bytes) {
         for (long g = 0; g < groups; ++g)
-            std::memcpy(to + at + (g * kPanel + c) * bytes, static_cast<const char*>(from) + (column * groups + g) * bytes, static_cast<size_t>(bytes));
+            std::memcpy(to + g * s.stride + at + c * bytes, static_cast<const char*>(from) + (column * groups + g) * bytes, static_cast<size_t>(bytes));
     };
     for (long c = 0; c < kPanel && panel * kPanel + c < f.n; ++c) {
         const long column = panel * kPanel + c;
@@ -67,15 +70,16 @@ void pack_integer_panel(const Form& f, const int8_t* values, const void* scales,
             copy(s.scales, scales, column, c, size);
             if (f.offset != kNoOffset) copy(s.offsets, offsets, column, c, f.offset == kZero ? 1 : size);
         } else {
-            std::memcpy(to + s.scales + c * 4, static_cast<const float*>(scales) + column, 4);
+            std::memcpy(to + s.columns + c * 4, static_cast<const float*>(scales) + column, 4);
             if (f.scheme == kInt4) copy(s.offsets, offsets, column, c, 1), copy(s.factors, factors, column, c, 1);
         }
         for (long k = 0; k < f.k; ++k) {
             const int8_t value = values[column * f.k + k];
+            char& byte = to[place(f, s, k, c)];
             if (nibbles)
-                to[quad(k / 8 * 4, c) + k % 4] |= static_cast<char>((value & 15) << (k % 8 >= 4 ? 4 : 0));
+                byte |= static_cast<char>((value & 15) << (k % 8 >= 4 ? 4 : 0));
             else
-                to[quad(k, c) + k % 4] = static_cast<char>(value + kShift);
+                byte = static_cast<char>(value + kShift);
         }
     }
 }
@@ -87,25 +91,25 @@ void unpack_integer_column(const Form& f, const char* packed, long column, float
     const long c = column % kPanel;
     const auto type = static_cast<ScaleType>(f.scale_type);
     for (long k = 0; k < f.k; ++k) {
-        const long g = f.group ? (k / f.group) * kPanel + c : c;
+        const char* group = panel + k / s.k * s.stride;
         int32_t value;
         if (has_nibbles(f)) {
-            const auto pair = static_cast<uint8_t>(panel[quad(k / 8 * 4, c) + k % 4]);
+            const auto pair = static_cast<uint8_t>(panel[place(f, s, k, c)]);
             value = k % 8 >= 4 ? pair >> 4 : pair & 15;
             value = f.tabled ? f.table[value] : value - f.middle;
         } else {
-            value = static_cast<uint8_t>(panel[quad(k, c) + k % 4]) - kShift;
+            value = static_cast<uint8_t>(panel[place(f, s, k, c)]) - kShift;
         }
-        if (f.scheme == kInt4 || f.offset == kZero) value -= reinterpret_cast<const int8_t*>(panel + s.offsets)[g];
-        if (f.scheme == kInt4) value *= reinterpret_cast<const uint8_t*>(panel + s.factors)[g];
+        if (f.scheme == kInt4 || f.offset == kZero) value -= reinterpret_cast<const int8_t*>(group + s.offsets)[c];
+        if (f.scheme == kInt4) value *= reinterpret_cast<const uint8_t*>(group + s.factors)[c];
         const auto exact = static_cast<float>(value);
         float& to = out[f.ordered ? order[k] : k];
         if (!is_grouped(f))
-            to = exact * reinterpret_cast<const float*>(panel + s.scales)[c];
+            to = exact * reinterpret_cast<const float*>(panel + s.columns)[c];
         else if (f.offset == kMinimum)
-            to = __builtin_fmaf(exact, number(type, panel + s.scales, g), number(type, panel + s.offsets, g));
+            to = __builtin_fmaf(exact, number(type, group + s.scales, c), number(type, group + s.offsets, c));
         else
-            to = exact * number(type, panel + s.scales, g);
+            to = exact * number(type, group + s.scales, c);
     }
 }
 }  // namespace baton

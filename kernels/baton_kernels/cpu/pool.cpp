@@ -45,6 +45,12 @@ struct Memory {
     }
 };
 
+// Consecutive units of a call. Each thread begins with a share of its own, so it reads weights as they lie in memory.
+struct alignas(64) Share {
+    std::atomic<long> next{0};
+    long end = 0;
+};
+
 class Pool {
 public:
     ~Pool() { stop(); }
@@ -54,6 +60,7 @@ public:
         stopping_ = false;
         cores_ = std::move(cores);
         memory_.resize(static_cast<size_t>(threads));
+        shares_ = std::vector<Share>(static_cast<size_t>(threads));
         for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
     }
 
@@ -78,8 +85,11 @@ public:
         }
         function_ = function;
         context_ = context;
-        units_ = units;
-        next_ = 0;
+        const long shares = threads();
+        for (long i = 0; i < shares; ++i) {
+            auto& share = shares_[static_cast<size_t>(i)];
+            share.next = units * i / shares, share.end = units * (i + 1) / shares;
+        }
         open_ = true;
         ++epoch_;
         if (sleepers_ > 0) {
@@ -100,7 +110,10 @@ public:
 
 private:
     void take(int thread) {
-        for (long u; (u = next_.fetch_add(1)) < units_;) function_(context_, u, thread);
+        for (size_t i = 0; i < shares_.size(); ++i) {
+            Share& share = shares_[(static_cast<size_t>(thread) + i) % shares_.size()];
+            for (long u; (u = share.next.fetch_add(1)) < share.end;) function_(context_, u, thread);
+        }
     }
 
     void work(int thread) {
@@ -142,8 +155,7 @@ private:
     std::vector<int> cores_;  // empty: threads run on any core
     UnitFunction function_ = nullptr;
     void* context_ = nullptr;
-    long units_ = 0;
-    alignas(64) std::atomic<long> next_{0};
+    std::vector<Share> shares_ = std::vector<Share>(1);
     alignas(64) std::atomic<unsigned long> epoch_{0};
     std::atomic<bool> open_{false}, stopping_{false};
     std::atomic<int> active_{0}, sleepers_{0};

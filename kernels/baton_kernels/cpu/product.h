@@ -111,7 +111,7 @@ INLINE const char* following(const ProductCall& call, Path path, const Unit& u, 
     if (++p == u.p1) {
         p = u.p0;
         if (++half == u.halves) half = 0, k0 += call.depth;
-        if (k0 >= u.kp) k0 = 0, p = u.p0 + call.threads * u.chunk_panels;
+        if (k0 >= u.kp) k0 = 0, p = u.p1;
         if (p >= u.panels) return nullptr;
     }
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);

@@ -3,6 +3,7 @@
 #pragma once
 
 namespace baton::BODY {
+constexpr long kGroupRows = kTileRows < 6 ? kTileRows : 6;  // rows whose sums and totals have room in registers together
 
 INLINE Ints low_nibbles(Ints w) { return w & ints(0x0F0F0F0Fu); }
 INLINE Ints high_nibbles(Ints w) { return right<4>(w) & ints(0x0F0F0F0Fu); }
