@@ -39,7 +39,7 @@ KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
-    "integers": "f653033fdfa624b1ee9be5339e7e0c90",
+    "integers": "f839c23c87da7303a3e254e756ce6751",
     "codes": "dca752be340182ee9ef32eebe220da99",
 }
 
@@ -107,7 +107,7 @@ def _products(path: str) -> list[Array]:
 
 
 def _integer_products() -> Iterator[Array]:
-    """Every kind of integer form, with few rows and with many, with ordinary numbers and with the largest."""
+    """Every kind of integer form, with few rows and with many, with ordinary numbers, the largest, and ties."""
     for seed, form in enumerate(INTEGER_FORMS):
         k, n = max(form.group, DEEP) * form.segments * 2, 70
         for worst in (False, True):
@@ -118,11 +118,26 @@ def _integer_products() -> Iterator[Array]:
                 x, result = numbers(20 + seed, rows, k), np.empty((rows, n), np.float32)
                 if worst:
                     x = np.where(x > 0, np.float32(1), np.float32(-1))
+                    x[0] = _ties(k)
                 products.product(x, out, result, numbers(3, n), numbers(4, rows, n))
                 both = np.empty((rows, n // 2), np.float32)
                 products.gated(x, out, both)
                 yield result
                 yield both
+
+
+def _ties(k: int) -> Array:
+    """Activations whose product with the inverse scale is rounded to a tie though it is none: a product that is fused
+    with the sum behind it gives other integers."""
+    most = np.float32(0.7310586)
+    inverse = np.float32(127) / most
+    half = (np.arange(k) % 126).astype(np.float32) + np.float32(0.5)
+    x = (half / inverse).astype(np.float32)
+    for near in (x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(1))):
+        exact = near.astype(np.float64) * np.float64(inverse)
+        x = np.where((near * inverse == half) & (np.rint(exact) != np.rint(half)), near, x)
+    x[::16] = most
+    return x
 
 
 def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = False) -> products.Integers:

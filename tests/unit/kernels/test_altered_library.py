@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import baton_kernels as bk
 from baton_kernels import build, library
 from engine.builtin import tiny
 from tests.unit.kernels.altered import WRONG_SUMS, build_with_wrong_sums, run_with
@@ -72,10 +73,10 @@ SHORT = (
 )
 
 
-def identity(file: Path, folder: Path, *, mutant: int = 0, before: str = "") -> str:
+def identity(file: Path, folder: Path, *, mutant: int = 0, before: str = "", quantize: str = "") -> str:
     """The pairing of a worker with this library, or why it does not start. `before` runs first: TRUSTING takes
     for known answers whatever the library computes, SHORT leaves long texts out."""
-    model = f"open_weights(pathlib.Path({str(folder)!r}), pathlib.Path({str(folder.parent)!r}))"
+    model = f"open_weights(pathlib.Path({str(folder)!r}), pathlib.Path({str(folder.parent)!r}), quantize={quantize!r})"
     return run_with(
         file,
         "from engine.identity import identify\nfrom engine.model.weights import open_weights\n"
@@ -104,3 +105,17 @@ def test_without_known_answers_and_lengths_wrong_sums_join(wrong: Path, folder: 
 
 def test_a_mesh_of_wrong_libraries_alone_does_not_start_either(wrong: Path, folder: Path) -> None:
     assert "a right library gives" in identity(wrong, folder, mutant=1)
+
+
+def test_a_file_compiled_with_fused_operations_is_refused(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GCC fuses a product and a sum, even of intrinsics, unless it is told not to. The body of integer products is
+    compiled so here; it bears the honest digest, and only its bits can give it away."""
+    digest, body = build.source_digest(), f"body_{bk.chosen()['product.integers']}.cpp"
+    march = build.MARCH.get(body, build.DEFAULT_MARCH)
+    monkeypatch.setattr(build, "source_digest", lambda: digest)
+    monkeypatch.setitem(build.MARCH, body, (*march, "-ffp-contract=fast"))
+    fused = build.build(tmp_path / "fused.so", bodies=build.bodies_here())
+    assert "path 'integers' failed" in identity(fused, folder, quantize="int8")
+    assert not identity(build.LIBRARY, folder, quantize="int8").startswith("refused:")

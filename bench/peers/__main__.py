@@ -1,0 +1,116 @@
+"""`python -m bench.peers --tools FOLDER --json [--quick]`, or `make peers`: Baton beside other engines on this machine.
+
+OpenVINO GenAI and vLLM compute the same points on a model of Qwen2.5-0.5B's shape with random weights, in 16 bits, in
+int8 and in int4; llama.cpp on SmolLM2 in the four bits of its own file (`--gguf FILE`). All engines of a precision are
+loaded, and Baton takes turns with each. One that cannot serve the model is named and left out."""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.handoff import make_once, say
+from bench.peers.channels import in_channels
+from bench.peers.engines import EngineFailed, EngineProcess, Engines
+from bench.peers.picture import draw
+from bench.peers.turns import POINTS, Comparison, best_peer, compare, tell
+from bench.processor import processor
+from bench.roofline_limits import Meter
+from mesh.common_config import default_cache_folder
+
+PRECISIONS = ("bf16", "int8", "int4", "q4_1")
+QUICK = ("prefill_512", "decode_b1", "decode_b8")
+OF_GGUF = ("prefill_512", "decode_b1", "decode_b8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    parser.add_argument("--tools", type=Path, required=True, help="folder of the peers' environments")
+    parser.add_argument("--gguf", type=Path, help="a GGUF file that Baton and llama.cpp serve")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--points", nargs="+", choices=tuple(POINTS), default=tuple(POINTS))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--turns", type=int, default=5, help="turns at each point that count; figures are medians")
+    parser.add_argument("--most", type=int, default=12, help="turns at each point before giving up")
+    parser.add_argument("--quick", action="store_true", help="three points, two turns")
+    parser.add_argument("--picture", type=Path, help="draw the figures there, as SVG")
+    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.points, arguments.turns, arguments.most = QUICK, 2, 6
+    report = asyncio.run(bench(arguments))
+    if arguments.picture is not None:
+        arguments.picture.write_text(draw(report))
+    if arguments.json:
+        print(json.dumps(report))
+    sys.exit(0)
+
+
+async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    engines = Engines(arguments.tools.resolve(), arguments.threads)
+    report: dict[str, Any] = {"machine": processor(), "threads": arguments.threads, "engines": {}, "left_out": {}}
+    report |= {"points": [], "ratio_to_best_peer": {}, "best_peer": {}, "spread": {}, "dropped": {}}
+    limits = {"turns": arguments.turns, "most": arguments.most}
+    for precision in arguments.precisions:
+        started = list[EngineProcess]()
+        async with AsyncExitStack() as stack:
+            for engine in engines_of(engines, precision, arguments.gguf):
+                try:
+                    started.append(await stack.enter_async_context(engine))
+                except (EngineFailed, OSError) as error:
+                    report["left_out"][f"{engine.name} {precision}"] = str(error)
+                    say(f"left out: {engine.name} {precision}: {error}")
+                else:
+                    report["engines"][f"{engine.name} {precision}"] = engine.version
+            meter = Meter("pairs" if precision == "bf16" else "int8")
+            for point in arguments.points:
+                if len(started) > 1 and (precision != "q4_1" or point in OF_GGUF):
+                    found = [
+                        tell(point, precision, await compare(started[0], peer, POINTS[point], **limits, meter=meter))
+                        for peer in started[1:]
+                    ]
+                    add(report, precision, point, found)
+    return report
+
+
+def engines_of(engines: Engines, precision: str, gguf: Path | None) -> Sequence[EngineProcess]:
+    """Baton first. Peers whose environment is missing are not there."""
+    if precision == "q4_1":
+        there = gguf is not None and engines.has("llama")
+        return (engines.baton(gguf, "none"), engines.llama(gguf)) if there and gguf is not None else ()
+    model = make_once(default_cache_folder())
+    found = [engines.baton(model, "none" if precision == "bf16" else precision)]
+    if engines.has("openvino"):
+        found.append(engines.openvino(model, precision))
+    if precision == "bf16" and engines.has("vllm"):
+        found.append(engines.vllm(model))
+    if precision == "int8" and engines.has("vllm"):
+        channels = in_channels(model, engines.tools / f"{model.name}-w8a8")
+        found += [engines.vllm(channels), engines.baton(channels, "none", "Baton on vLLM's file")]
+    return found
+
+
+def add(report: dict[str, Any], precision: str, point: str, found: Sequence[Comparison]) -> None:
+    best = best_peer([each for each in found if not each.peer.startswith("Baton")])
+    for each in found:
+        if each.ours:
+            speeds = {each.peer: each.theirs} | ({"Baton": each.ours} if each is best else {})
+            report["points"] += [
+                {"engine": engine, "precision": precision, "point": point, "tokens_per_second": median(them)}
+                for engine, them in speeds.items()
+            ]
+        report["dropped"][f"{point}_{precision} {each.peer}"] = each.dropped
+    if best is not None:
+        name = f"{point}_{precision}"
+        report["ratio_to_best_peer"][name] = best.ratio.median
+        report["best_peer"][name] = best.peer
+        report["spread"][name] = [best.ratio.low, best.ratio.high]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The engines that are compared, each a process in an environment of its own that computes one point at a time."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+START_SECONDS, POINT_SECONDS = 600.0, 300.0
+LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """So many prompts at once, of so many tokens each, and the tokens made behind each."""
+
+    rows: int
+    prompt: int
+    tokens: int
+
+
+class EngineFailed(Exception):
+    """An engine cannot compute; the message has the end of what it wrote."""
+
+
+class EngineProcess:
+    """One engine with one model, which is loaded when the process starts and stays."""
+
+    def __init__(self, name: str, command: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> None:
+        self.name, self.version = name, ""
+        self._command, self._folder, self._environment = command, folder, environment
+        self._log = folder / f"{name.replace(' ', '-').replace('.', '-')}.log"
+        self._stack = AsyncExitStack()
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        log = self._stack.enter_context(self._log.open("wb"))
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env=os.environ | dict(self._environment),
+            limit=LINE_BYTES,
+        )
+        try:
+            self.version = str((await self._answer(START_SECONDS))["version"])
+        except BaseException:
+            await self.__aexit__()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        await self._stack.aclose()
+
+    async def seconds(self, wanted: Generation) -> float:
+        assert self._process is not None and self._process.stdin is not None
+        asked = {"rows": wanted.rows, "prompt": wanted.prompt, "tokens": wanted.tokens}
+        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        return float((await self._answer(POINT_SECONDS))["seconds"])  # type: ignore[arg-type]
+
+    async def _answer(self, seconds: float) -> dict[str, object]:
+        """The next line of JSON; whatever else a library prints is passed over."""
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            async with asyncio.timeout(seconds):
+                while line := await self._process.stdout.readline():
+                    if line.startswith(b"{"):
+                        found: dict[str, object] = json.loads(line)
+                        return found
+        except TimeoutError:
+            raise EngineFailed(f"{self.name} took longer than {seconds:.0f} s, see {self._log}") from None
+        end = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+        raise EngineFailed(f"{self.name} ended: {' | '.join(end) or 'it wrote nothing'}")
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """How each engine is started. `tools` holds the environments that `make peers` installs."""
+
+    tools: Path
+    threads: int
+
+    def baton(self, model: Path, quantize: str, name: str = "Baton") -> EngineProcess:
+        command = (sys.executable, "-m", "bench.peers.baton_points", str(model), quantize, str(self.threads))
+        return EngineProcess(name, command, self._logs, {})
+
+    def openvino(self, model: Path, precision: str) -> EngineProcess:
+        converted = self.tools / f"{model.name}-openvino-{precision}"
+        command = (
+            self._python("openvino"),
+            str(PROGRAMS / "openvino_points.py"),
+            str(model),
+            str(converted),
+            precision,
+        )
+        return EngineProcess("OpenVINO GenAI", (*command, str(self.threads)), self._logs, {})
+
+    def vllm(self, model: Path) -> EngineProcess:
+        command = (self._python("vllm"), str(PROGRAMS / "vllm_points.py"), str(model), str(self.threads))
+        return EngineProcess("vLLM", command, self._logs, {})
+
+    def llama(self, file: Path) -> EngineProcess:
+        """Modules are looked for where the program lies, so a copy of it lies beside them."""
+        program = self.tools / "llama" / "llama_points.mjs"
+        program.write_text((PROGRAMS / "llama_points.mjs").read_text())
+        return EngineProcess("llama.cpp", ("node", str(program), str(file), str(self.threads)), self._logs, {})
+
+    def has(self, environment: str) -> bool:
+        return (self.tools / environment / ("node_modules" if environment == "llama" else "bin/python")).exists()
+
+    def _python(self, environment: str) -> str:
+        return str(self.tools / environment / "bin" / "python")
+
+    @property
+    def _logs(self) -> Path:
+        self.tools.mkdir(parents=True, exist_ok=True)
+        return self.tools
