@@ -23,6 +23,7 @@ DEV := $(VENV)/.dev
 SCHEMATHESIS := build/schemathesis
 FORMATS := build/formats
 REAL := build/real
+PEERS := build/peers
 FORMATS_PIP := $(FORMATS)/bin/pip --disable-pip-version-check --quiet install
 FORMAT_WRITERS := auto-round==0.16.1 llmcompressor==0.14.0.1
 FORMAT_TOOLS := transformers==5.24.0 compressed-tensors==0.20.0 bitsandbytes==0.50.2 gguf==0.19.0 accelerate safetensors \
@@ -108,6 +109,11 @@ verify-shape: $(DEV) ## equal bits on a 0.5B-shaped model
 .PHONY: handoff
 handoff: $(DEV) ## how much of the hand-off is hidden behind prefill
 	@$(BIN)/python -m bench.handoff --json $(ARGS)
+
+.PHONY: peers
+peers: $(DEV) ## Baton beside OpenVINO, vLLM and llama.cpp on this machine, at equal precision; ARGS="--quick"
+	@bench/peers/install.sh $(PEERS) $(PYTHON)
+	@$(BIN)/python -m bench.peers --tools $(PEERS) --picture $(PEERS)/peers.svg --json $(ARGS)
 
 .PHONY: transport
 transport: $(DEV) ## how fast pages move between two processes, beside memcpy

@@ -1,7 +1,7 @@
 """`python -m bench.peers --tools FOLDER --json [--quick]`, or `make peers`: Baton beside other engines on this machine.
 
 OpenVINO GenAI and vLLM compute the same points on a model of Qwen2.5-0.5B's shape with random weights, in 16 bits, in
-int8 and in int4; llama.cpp on SmolLM2 in the four bits of its own file (`--gguf FILE`). All engines of a precision are
+int8 and in int4; llama.cpp on SmolLM2 in the four bits of its own file (q4_1). All engines of a precision are
 loaded, and Baton takes turns with each. One that cannot serve the model is named and left out."""
 
 import argparse
@@ -21,6 +21,8 @@ from bench.peers.picture import draw
 from bench.peers.turns import POINTS, Comparison, best_peer, compare, tell
 from bench.processor import processor
 from bench.roofline_limits import Meter
+from cli.known_models import packaged_file
+from engine.formats.gguf_folder import folder_of_gguf
 from mesh.common_config import default_cache_folder
 
 PRECISIONS = ("bf16", "int8", "int4", "q4_1")
@@ -31,7 +33,6 @@ OF_GGUF = ("prefill_512", "decode_b1", "decode_b8")
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--tools", type=Path, required=True, help="folder of the peers' environments")
-    parser.add_argument("--gguf", type=Path, help="a GGUF file that Baton and llama.cpp serve")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--points", nargs="+", choices=tuple(POINTS), default=tuple(POINTS))
     parser.add_argument("--threads", type=int, default=2)
@@ -59,7 +60,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     for precision in arguments.precisions:
         started = list[EngineProcess]()
         async with AsyncExitStack() as stack:
-            for engine in engines_of(engines, precision, arguments.gguf):
+            for engine in engines_of(engines, precision):
                 try:
                     started.append(await stack.enter_async_context(engine))
                 except (EngineFailed, OSError) as error:
@@ -78,11 +79,12 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def engines_of(engines: Engines, precision: str, gguf: Path | None) -> Sequence[EngineProcess]:
+def engines_of(engines: Engines, precision: str) -> Sequence[EngineProcess]:
     """Baton first. Peers whose environment is missing are not there."""
     if precision == "q4_1":
-        there = gguf is not None and engines.has("llama")
-        return (engines.baton(gguf, "none"), engines.llama(gguf)) if there and gguf is not None else ()
+        file = packaged_file("smollm2", default_cache_folder())
+        folder = folder_of_gguf(file, default_cache_folder())
+        return (engines.baton(folder, "none"), engines.llama(file)) if engines.has("llama") else ()
     model = make_once(default_cache_folder())
     found = [engines.baton(model, "none" if precision == "bf16" else precision)]
     if engines.has("openvino"):
