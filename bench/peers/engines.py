@@ -17,7 +17,7 @@ LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """So many prompts at once, of so many tokens each, and the tokens made behind each."""
+    """A point: prompts that are computed at once, their length, and how many tokens are made behind each."""
 
     rows: int
     prompt: int

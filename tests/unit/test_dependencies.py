@@ -52,7 +52,7 @@ IMPORTED_FOR_US = {
     "pytest-xdist": "a plugin of pytest",
 }
 # Files that run in environments of their own, with pins of their own.
-ELSEWHERE = ("tests/clients/scripts/", "tests/formats/write.py", "tests/real/digests.py")
+ELSEWHERE = ("tests/clients/scripts/", "tests/formats/write.py", "tests/real/digests.py", "bench/peers/programs/")
 PEERS = {"flashinfer", "liger_kernel"}  # bench/gpu measures them where they are installed
 
 
