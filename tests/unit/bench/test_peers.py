@@ -17,7 +17,7 @@ from bench.roofline_limits import MachineLimits, Meter
 DECODE = POINTS["decode_b8"]
 
 
-class PacedEngine(EngineProcess):
+class FixedPace(EngineProcess):
     """An engine that takes so long for a prompt's token, and for a step."""
 
     def __init__(self, name: str, prompt_seconds: float, step_seconds: float) -> None:
@@ -27,7 +27,7 @@ class PacedEngine(EngineProcess):
         return wanted.rows * wanted.prompt * self._prompt + (wanted.tokens - 1) * self._step
 
 
-class Limits(Meter):
+class GivenLimits(Meter):
     def __init__(self, reads: Iterator[float]) -> None:
         self._reads = reads
 
@@ -36,12 +36,12 @@ class Limits(Meter):
 
 
 def compared(reads: Iterator[float], most: int = 4) -> Comparison:
-    ours, peer = PacedEngine("Baton", 0.001, 0.02), PacedEngine("other", 0.001, 0.03)
-    return asyncio.run(compare(ours, peer, DECODE, turns=2, most=most, meter=Limits(reads)))
+    ours, peer = FixedPace("Baton", 0.001, 0.02), FixedPace("other", 0.001, 0.03)
+    return asyncio.run(compare(ours, peer, DECODE, turns=2, most=most, meter=GivenLimits(reads)))
 
 
 def test_speed_is_that_of_a_prompt_or_of_the_tokens_behind_the_first() -> None:
-    engine = PacedEngine("Baton", 0.001, 0.02)
+    engine = FixedPace("Baton", 0.001, 0.02)
     assert asyncio.run(speed(engine, POINTS["prefill_512"])) == pytest.approx(1000.0)
     assert asyncio.run(speed(engine, DECODE)) == pytest.approx(8 / 0.02)
 
