@@ -73,6 +73,10 @@ fuzz: $(DEV) ## a million random cases for all parsers, wires and handshakes; AR
 fuzz-asan: $(DEV) ## the same for what reaches native code, under AddressSanitizer
 	@$(BIN)/python -m tests.fuzz --asan --json --cases 100000 $(ARGS)
 
+.PHONY: bodies
+bodies: $(DEV) ## integer products of 10,000 random forms and shapes, on every body of this machine
+	@$(BIN)/python -m tests.bodies --json $(ARGS)
+
 .PHONY: schemathesis
 schemathesis: $(DEV) ## ten thousand requests made of /openapi.json, against a mesh; ARGS="--cases 4000 --seed 2"
 	@test -x $(SCHEMATHESIS)/bin/st || { $(PYTHON) -m venv $(SCHEMATHESIS) \

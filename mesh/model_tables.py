@@ -18,6 +18,8 @@ KEYS = (
     "draft",
     "context_tokens",
     "pool_bytes",
+    "quantize",
+    "kv_dtype",
     "tool_format",
     "reasoning_format",
     "prefill_workers",

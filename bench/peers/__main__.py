@@ -2,7 +2,8 @@
 
 OpenVINO GenAI and vLLM compute the same points on a model of Qwen2.5-0.5B's shape with random weights, in 16 bits, in
 int8 and in int4; llama.cpp on SmolLM2 in the four bits of its own file (q4_1). All engines of a precision are
-loaded, and Baton takes turns with each. One that cannot serve the model is named and left out."""
+loaded, and Baton takes turns with each. One that cannot serve the model is named and left out. Without --quick sixteen
+clients then ask `baton up` and vLLM's server, in bf16 and with vLLM's int8."""
 
 import argparse
 import asyncio
@@ -18,6 +19,7 @@ from bench.handoff import make_once, say
 from bench.peers.channels import in_channels
 from bench.peers.engines import EngineFailed, EngineProcess, Engines
 from bench.peers.picture import draw
+from bench.peers.served import POINT, compare_served, ratios
 from bench.peers.turns import POINTS, Comparison, best_peer, compare, tell
 from bench.processor import processor
 from bench.roofline_limits import Meter
@@ -26,6 +28,8 @@ from engine.formats.gguf_folder import folder_of_gguf
 from mesh.common_config import default_cache_folder
 
 PRECISIONS = ("bf16", "int8", "int4", "q4_1")
+SERVED = ("bf16", "int8")
+BYTES = "qwen2.5-0.5b-bytes"  # the same layers; its answers are readable, so that every token is a chunk of text
 QUICK = ("prefill_512", "decode_b1", "decode_b8")
 OF_GGUF = ("prefill_512", "decode_b1", "decode_b8")
 
@@ -55,7 +59,14 @@ def main() -> None:
 async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     engines = Engines(arguments.tools.resolve(), arguments.threads)
     report: dict[str, Any] = {"machine": processor(), "threads": arguments.threads, "engines": {}, "left_out": {}}
-    report |= {"points": [], "ratio_to_best_peer": {}, "best_peer": {}, "spread": {}, "dropped": {}}
+    report |= {
+        "points": [],
+        "ratio_to_best_peer": {},
+        "best_peer": {},
+        "spread": {},
+        "dropped": {},
+        "latency_ratio": {},
+    }
     limits = {"turns": arguments.turns, "most": arguments.most}
     for precision in arguments.precisions:
         started = list[EngineProcess]()
@@ -76,6 +87,14 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                         for peer in started[1:]
                     ]
                     add(report, precision, point, found)
+        if precision in SERVED and engines.has("vllm") and not arguments.quick:
+            model = make_once(default_cache_folder(), BYTES)
+            if precision == "int8":
+                model = in_channels(model, engines.tools / f"{model.name}-w8a8")
+            try:
+                add_served(report, precision, await compare_served(engines, model, precision, arguments.turns))
+            except (EngineFailed, OSError) as error:
+                report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
     return report
 
 
@@ -112,6 +131,18 @@ def add(report: dict[str, Any], precision: str, point: str, found: Sequence[Comp
         report["ratio_to_best_peer"][name] = best.ratio.median
         report["best_peer"][name] = best.peer
         report["spread"][name] = [best.ratio.low, best.ratio.high]
+
+
+def add_served(report: dict[str, Any], precision: str, taken: dict[str, dict[str, list[float]]]) -> None:
+    name = f"{POINT}_{precision}"
+    for engine, figures in taken.items():
+        medians = {figure: median(values) for figure, values in figures.items()}
+        report["points"].append({"engine": engine, "precision": precision, "point": POINT} | medians)
+    found = ratios(taken)
+    report["ratio_to_best_peer"][name] = found["tokens_per_second"].median
+    report["best_peer"][name] = "vLLM"
+    report["spread"][name] = [found["tokens_per_second"].low, found["tokens_per_second"].high]
+    report["latency_ratio"][name] = {figure: found[figure].median for figure in ("ttft_p99", "itl_p99")}
 
 
 if __name__ == "__main__":

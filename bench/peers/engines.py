@@ -105,8 +105,17 @@ class Engines:
         return EngineProcess("OpenVINO GenAI", (*command, str(self.threads)), self._logs, {})
 
     def vllm(self, model: Path) -> EngineProcess:
-        command = (self._python("vllm"), str(PROGRAMS / "vllm_points.py"), str(model), str(self.threads))
-        return EngineProcess("vLLM", command, self._logs, {})
+        command = (self._python("vllm"), str(PROGRAMS / "vllm_points.py"), str(model))
+        return EngineProcess("vLLM", command, self._logs, self.vllm_environment)
+
+    def vllm_server(self, model: Path, host: str, port: str) -> tuple[str, ...]:
+        module = ("-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", host, "--port", port)
+        return (self._python("vllm"), *module, "--dtype", "bfloat16", "--max-model-len", "4096")
+
+    @property
+    def vllm_environment(self) -> dict[str, str]:
+        bound = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": f"0-{self.threads - 1}"}
+        return bound | {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
     def llama(self, file: Path) -> EngineProcess:
         """Modules are looked for where the program lies, so a copy of it lies beside them."""

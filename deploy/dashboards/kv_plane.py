@@ -7,6 +7,7 @@ from deploy.dashboards.panels import (
     PER_SECOND,
     SECONDS,
     SHARE,
+    TOKENS,
     TOKENS_PER_SECOND,
     Dashboard,
     Panel,
@@ -47,6 +48,16 @@ _USED = Panel(
     alarm_at=0.95,
 )
 
+_ROOM = Panel(
+    "Text that fits",
+    "Tokens that all pages of a worker hold, and the type of their keys and values. --kv int8 or fp8 nearly doubles "
+    "them.",
+    query(f"sum by (worker, dtype) ({once('baton_pool_tokens')})", "{{worker}}, {{dtype}}"),
+    TOKENS,
+    PanelKind.BARS,
+    width=24,
+    height=5,
+)
 _BYTES = Panel(
     "Pages on their way",
     "Bytes per second that prefill pushes to decode, by transport. shm copies through shared memory of one host, tcp "
@@ -192,7 +203,7 @@ KV_PLANE = Dashboard(
     "Baton: KV plane",
     "Where the KV pages are, how they travel from prefill to decode, and what goes wrong on the way.",
     (
-        PanelSection("Pages", (_states("decode"), _states("prefill"), _USED)),
+        PanelSection("Pages", (_states("decode"), _states("prefill"), _USED, _ROOM)),
         PanelSection("Hand-off", (_BYTES, _HIDDEN, _EXPOSED, _TRANSFER, _LANDING, _CLIENT)),
         PanelSection("Repairs", (_ERRORS, _RESENT, _ADMISSIONS, _LEDGER)),
         PanelSection("Quarantine and leases", (_QUARANTINE, _QUARANTINED, _LEASES, _SESSIONS)),

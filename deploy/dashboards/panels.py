@@ -22,6 +22,7 @@ class PanelKind(Enum):
 # Grafana's names of units.
 SECONDS, SHARE, BYTES, BYTES_PER_SECOND, COUNT = "s", "percentunit", "bytes", "Bps", "short"
 REQUESTS_PER_SECOND, PER_SECOND, TOKENS_PER_SECOND, PAGES = "reqps", "ops", "suffix: tokens/s", "suffix: pages"
+TOKENS = "suffix: tokens"
 
 # The same thing has the same colour on every dashboard: label -> its value -> Grafana's name of a colour.
 COLOURS = {

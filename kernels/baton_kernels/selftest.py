@@ -118,7 +118,7 @@ def _integer_products() -> Iterator[Array]:
                 x, result = numbers(20 + seed, rows, k), np.empty((rows, n), np.float32)
                 if worst:
                     x = np.where(x > 0, np.float32(1), np.float32(-1))
-                    x[0] = _ties(k)
+                    x[0] = near_ties(k)
                 products.product(x, out, result, numbers(3, n), numbers(4, rows, n))
                 both = np.empty((rows, n // 2), np.float32)
                 products.gated(x, out, both)
@@ -126,7 +126,7 @@ def _integer_products() -> Iterator[Array]:
                 yield both
 
 
-def _ties(k: int) -> Array:
+def near_ties(k: int) -> Array:
     """Activations whose product with the inverse scale is rounded to a tie though it is none: a product that is fused
     with the sum behind it gives other integers."""
     most = np.float32(0.7310586)

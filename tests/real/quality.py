@@ -1,8 +1,8 @@
 """`python -m tests.real.quality`: what eight and four bits cost a real model, SmolLM2-135M-Instruct.
 
-Its weights, widened to bf16, are the model; `baton quantize` writes it in int8 and in int4. All are judged by their
-perplexity on two pages of the manual. The other pages are the text by which four bits are rounded; without one, the
-model writes it. Status 1 where a perplexity grows by more than its bar."""
+Its weights, widened to bf16, are the model; `baton quantize` writes it in int8 and in int4, and pages of keys and
+values hold eight bits. All are judged by their perplexity on two pages of the manual. The other pages are the text by
+which four bits are rounded; without one, the model writes it. Status 1 where a perplexity grows by more than its bar."""
 
 import argparse
 import json
@@ -33,7 +33,9 @@ from mesh.common_config import default_cache_folder
 from tests.unit.sources import ROOT
 
 NAME, JUDGED, MOST_TOKENS = "smollm2", ("architecture.md", "security.md"), 5120
-BARS = {"int8": 0.005, "int4": 0.03}  # growth of the perplexity; of int4 with a text like the judged one
+PAGES = ("int8", "fp8")  # codes that pages may hold; the weights stay as they are
+# Growth of the perplexity; of int4 with a text like the judged one.
+BARS = {"int8": 0.005, "int4": 0.03, "pages int8": 0.005}
 
 
 def widened_folder(source: Path, out: Path) -> Path:
@@ -81,6 +83,9 @@ def main() -> None:
         if options.own_text:
             texts["int4, own text"] = "int4", own_text(dense, windows=WINDOWS, tokens=WINDOW)
         found = {"bf16": perplexity(dense, tokens)}
+        for kv in PAGES:
+            found[f"pages {kv}"] = perplexity(open_weights(model, Path(place) / "cache", kv=kv), tokens)
+            print(f"pages {kv}: {found[f'pages {kv}'] / found['bf16'] - 1:+.2%}", file=sys.stderr)
         for label, (target, windows) in texts.items():
             out = Path(place) / label
             for _ in quantize(model, out, target, Path(place) / "cache", windows):

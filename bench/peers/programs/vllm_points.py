@@ -1,6 +1,6 @@
 """vLLM on the CPU computes points: run by bench.peers with the Python of its own environment.
 
-Arguments: the Hugging Face folder, threads. A folder in compressed-tensors' format is served as it says."""
+Argument: the Hugging Face folder. A folder in compressed-tensors' format is served as it says."""
 
 import json
 import os
@@ -12,9 +12,8 @@ from asked import serve
 
 
 def main() -> None:
-    model, threads = Path(sys.argv[1]), int(sys.argv[2])
-    os.environ |= {"VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    model = Path(sys.argv[1])
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     out, sys.stdout = sys.stdout, sys.stderr  # it writes bars and notes
     import vllm
 

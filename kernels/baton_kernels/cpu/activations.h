@@ -64,12 +64,13 @@ INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to, Count count) {
 #endif
 }
 
-// Writes one tile of R rows, their blocks' scales as [block][R], and the sums of each group as [group][R].
+// Writes one tile of R rows, their blocks' scales as [block][R], and the sums and begins of each group as [group][R].
 static void pack_bytes(const ProductCall& call, long t) {
     const long R = call.tile_rows, kp = call.kp, block = call.x_block, group = call.group, rows = least(R, call.rows - t * R);
     auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * kp / 4 * kQuadWords * R;
     float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
-    int32_t* sums = call.x_sums + t * (kp / group) * R;
+    int32_t *sums = call.x_sums + t * (kp / group) * R, *begins = call.x_begins + t * (kp / group) * R;
+    const Ints too_much = ints(static_cast<uint32_t>(-too_large(*call.form)));
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
     alignas(64) uint32_t bytes[16][16] = {};
     Ints words[16], sum = ints(0);
@@ -90,7 +91,9 @@ static void pack_bytes(const ProductCall& call, long t) {
         put_quads(words, R, to, [&](long j, Ints four) {
             sum = sum + four;
             if ((i + 4 * j + 4) % group) return;
-            store_first(reinterpret_cast<float*>(sums + (i + 4 * j) / group * R), R, floats(sum));
+            const long at = (i + 4 * j) / group * R;
+            store_first(reinterpret_cast<float*>(sums + at), R, floats(sum));
+            store_first(reinterpret_cast<float*>(begins + at), R, floats(times(sum, too_much)));
             sum = ints(0);
         });
     }

@@ -67,8 +67,9 @@ const char* baton_pack_integers(const baton::Form*, const int8_t* values, const 
                                 const int32_t* order, void* packed);
 const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float* out);
 const char* baton_product(const float* x, const void* packed, long rows, float* out, const float* bias, const float* residual);
+// `after` is multiplied next; null: unknown.
 const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between,
-                               float* out);  // out also holds the residual
+                               float* out, const void* after);  // out also holds the residual
 const char* baton_gated(const float* x, const void* packed, long rows, float* out);
 
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);

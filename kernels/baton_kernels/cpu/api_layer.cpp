@@ -2,6 +2,7 @@
 // layer's keys and values. It calls the same functions in the same order as separate calls do, so the bits are the same.
 #include "api.h"
 #include "calls.h"
+#include "expect.h"
 #include "pool.h"
 
 using namespace baton;
@@ -12,12 +13,14 @@ const char* baton_layer(const BatonStep* s, const BatonLayer* rest, int64_t rest
     if (rest) {
         wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, rest_offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
                                 s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, s->scale, s->attended);
+        expect_product(rest->gate_up, s->rows);
         if (!wrong) wrong = baton_product(s->attended, rest->o, s->rows, s->x, rest->o_bias, s->x);
         if (!wrong) wrong = baton_rmsnorm(s->x, rest->ffn_norm, s->rows, s->hidden, s->eps, s->normed);
-        if (!wrong) wrong = baton_feed_forward(s->normed, rest->gate_up, rest->down, s->rows, s->gated, s->x);
+        if (!wrong) wrong = baton_feed_forward(s->normed, rest->gate_up, rest->down, s->rows, s->gated, s->x, next ? next->qkv : nullptr);
     }
     if (next && !wrong) {
         wrong = baton_rmsnorm(s->x, next->input_norm, s->rows, s->hidden, s->eps, s->normed);
+        expect_product(next->o, s->rows);
         if (!wrong) wrong = baton_product(s->normed, next->qkv, s->rows, s->qkv, next->qkv_bias, nullptr);
         if (!wrong)
             wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, s->cos, s->sin, s->max_positions, s->slots,

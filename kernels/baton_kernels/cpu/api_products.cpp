@@ -6,6 +6,7 @@
 
 #include "api.h"
 #include "dispatch.h"
+#include "expect.h"
 #include "form.h"
 #include "pack.h"
 #include "pool.h"
@@ -85,7 +86,7 @@ size_t cut_rows(ProductCall& call) {
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
     if (is_dense(*call.form)) return static_cast<size_t>(call.tiles * call.tile_rows * call.kp) * 4;
     const RowBytes bytes = row_bytes(call, body);
-    return bytes.words + bytes.scales + bytes.sums;
+    return bytes.words + bytes.scales + 2 * bytes.sums;
 }
 
 // The depth of a stretch, and how panels and tiles become units, of integer forms.
@@ -138,6 +139,7 @@ void run_one(ProductCall call, size_t shared_before) {
         const RowBytes bytes = row_bytes(call, body);
         call.x_scales = reinterpret_cast<float*>(call.packed_x + bytes.words);
         call.x_sums = reinterpret_cast<int32_t*>(call.packed_x + bytes.words + bytes.scales);
+        call.x_begins = reinterpret_cast<int32_t*>(call.packed_x + bytes.words + bytes.scales + bytes.sums);
     }
     const auto pack = [&](long t) { dense ? body.pack_rows(call, path, t) : body.pack_bytes(call, t); };
     if (ready) {
@@ -245,10 +247,12 @@ const char* baton_product(const float* x, const void* packed, long rows, float* 
 }
 
 // SwiGLU and the product after it. If both are dense, the first writes its result in the packed form that the second reads.
-const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between, float* out) try {
+const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between, float* out, const void* after) try {
     const long ffn = form_of(down).k, n = form_of(down).n;
     if (ffn % kPanel || rows == 0 || !is_dense(form_of(gate_up)) || !is_dense(form_of(down))) {
+        expect_product(down, rows);
         const char* wrong = baton_gated(x, gate_up, rows, between);
+        expect_product(after, rows);
         return wrong ? wrong : baton_product(between, down, rows, out, nullptr, out);
     }
     const Turn turn;
@@ -258,7 +262,9 @@ const char* baton_feed_forward(const float* x, const void* gate_up, const void* 
     take(second, down);
     const size_t packed = cut_rows(second);
     first.packed_out = second.packed_x = shared_scratch(packed + packed_rows_bytes(first, gate_up));  // the first product's x lies behind
+    expect_product(down, rows);
     run_product(first, gate_up, packed);
+    expect_product(after, rows);
     run_product(second, down, 0);
     return nullptr;
 } catch (const std::bad_alloc&) {

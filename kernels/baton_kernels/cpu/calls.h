@@ -47,6 +47,7 @@ struct ProductCall {
     long levels;               // of partial sums in scratch: of a segment, and of the tree of segments
     float* x_scales;           // [tile][block][row]
     int32_t* x_sums;           // [tile][group][row]
+    int32_t* x_begins;         // the same, times what unsigned weights have too much, negative: so the sum of a group begins
 };
 
 struct AttentionCall {

@@ -45,6 +45,8 @@ struct Sections {
 
 constexpr int32_t kShift = 128;  // that a stored byte has more than the int8 for which it stands
 
+// What a weight as it is multiplied has more than the integer for which it stands.
+static inline int32_t too_large(const Form& f) { return f.scheme == kInt8 || f.scheme == kInt8Groups || f.tabled ? kShift : f.middle; }
 static inline bool is_dense(const Form& f) { return f.scheme <= kDenseAmx; }
 static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups || f.scheme == kInt4Groups; }
 static inline bool has_nibbles(const Form& f) { return f.scheme == kInt4 || f.scheme == kInt4Groups; }

@@ -22,6 +22,7 @@ namespace baton {
 namespace {
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr size_t kLargePage = 2 << 20;
+constexpr size_t kFetched = 128 << 10;  // bytes that a waiting thread fetches at most: they fit its second-level cache
 
 struct Free {
     void operator()(char* p) const { std::free(p); }
@@ -102,6 +103,8 @@ public:
             if (spins < 20000) _mm_pause(); else std::this_thread::yield();
     }
 
+    void expect_weights(const char* weights, size_t bytes) { soon_ = weights, soon_bytes_ = bytes; }
+
     int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
     std::mutex turn;
@@ -126,7 +129,15 @@ private:
             ++active_;
             if (open_) take(thread);
             --active_;
+            expect(thread);
         }
+    }
+
+    // The beginning of this thread's share of what comes next; it is fetched while the thread waits.
+    void expect(int thread) {
+        const size_t bytes = soon_bytes_, from = bytes * static_cast<size_t>(thread) / shares_.size() & ~size_t{63};
+        fetch_ = soon_ ? soon_ + from : nullptr;
+        fetch_end_ = fetch_ + (bytes - from < kFetched ? bytes - from : kFetched);
     }
 
     // If the kernel refuses, the thread runs on any core: perhaps slower, never wrong.
@@ -142,7 +153,12 @@ private:
         do {
             for (int i = 0; i < 32; ++i) {
                 if (epoch_ != seen) return;
-                _mm_pause();
+                if (fetch_ && fetch_ < fetch_end_) {
+                    _mm_prefetch(fetch_, _MM_HINT_T1);
+                    fetch_ += 64;
+                } else {
+                    _mm_pause();
+                }
             }
         } while (std::chrono::steady_clock::now() < deadline);
         std::unique_lock lock(sleep_);
@@ -151,6 +167,9 @@ private:
         --sleepers_;
     }
 
+    static inline thread_local const char *fetch_ = nullptr, *fetch_end_ = nullptr;
+    std::atomic<const char*> soon_{nullptr};
+    std::atomic<size_t> soon_bytes_{0};
     std::vector<std::thread> workers_;
     std::vector<int> cores_;  // empty: threads run on any core
     UnitFunction function_ = nullptr;
@@ -181,6 +200,8 @@ void pool_set_threads(int threads, const int* cores) {
     if (cores) wanted.assign(cores, cores + threads);
     if (!pool().is(threads, wanted)) pool().start(threads, std::move(wanted));
 }
+
+void pool_expect(const char* weights, size_t bytes) { pool().expect_weights(weights, bytes); }
 
 void pool_run(long units, UnitFunction function, void* context) { pool().run(units, function, context); }
 

@@ -14,6 +14,9 @@ double pool_busy_seconds();            // sum over all turns so far
 void pool_set_threads(int threads, const int* cores);
 void pool_run(long units, UnitFunction function, void* context);  // only inside a Turn
 
+// Weights that a call will read soon. Threads that wait meanwhile fetch the beginnings of their shares. Null: none.
+void pool_expect(const char* weights, size_t bytes);
+
 // One call at a time owns the pool and its scratch memory.
 class Turn {
 public:

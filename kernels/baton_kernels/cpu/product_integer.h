@@ -47,7 +47,7 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
     const auto* x = reinterpret_cast<const uint32_t*>(call.packed_x) + (t * u.kp + g0 * f.group) / 4 * kQuadWords * R;
     const float* x_scales = call.x_scales + (t * blocks + (kEnds == Ends::kFactor ? 0 : g0)) * R;
     const int32_t* x_sums = call.x_sums + (t * u.at.groups + g0) * R;
-    const int32_t middle = Group::kMiddle ? Group::kMiddle : f.middle;
+    const int32_t* begins = call.x_begins + (t * u.at.groups + g0) * R;
     const Ints table = flip_signs(load_table(f.table));
     const char* group = panel + g0 * u.at.stride;
     Lanes total[R][C];
@@ -56,13 +56,13 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
 #pragma GCC unroll 2
         for (int c = 0; c < C; ++c) total[r][c] = fresh ? set(0.0f) : load(acc_at + r * kPanel + 16 * (c0 + c));
     if (!ahead.at) ahead.at = group;
-    for (long g = g0; g < g1; ++g, group += u.at.stride, x_scales += R, x_sums += R) {
+    for (long g = g0; g < g1; ++g, group += u.at.stride, x_scales += R, x_sums += R, begins += R) {
         const auto* w = reinterpret_cast<const uint32_t*>(group) + c0 * 16;
         Lanes sum[R][C];
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
-            for (int c = 0; c < C; ++c) sum[r][c] = floats(ints(static_cast<uint32_t>(-middle * x_sums[r])));
+            for (int c = 0; c < C; ++c) sum[r][c] = floats(ints(static_cast<uint32_t>(begins[r])));
         for (long s = 0; s < steps; ++s) {
             fetch_far(ahead.at);
             fetch_far(ahead.at + ahead.second);

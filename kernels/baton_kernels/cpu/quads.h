@@ -71,20 +71,17 @@ struct Quads {
 };
 
 // Weights of a group: each reads `kQuads` times four k per step from a vector of words per sixteen columns, as unsigned
-// bytes that are kMiddle too large; 0: the form says by how much.
+// bytes that are too large (form.h says by how much).
 struct GroupBytes {
     static constexpr int kQuads = 1;
-    static constexpr int32_t kMiddle = kShift;
     INLINE Ints take(Ints w, int, Ints) { return w; }
 };
 struct GroupNibbles {
     static constexpr int kQuads = 2;
-    static constexpr int32_t kMiddle = 0;
     INLINE Ints take(Ints w, int quad, Ints) { return quad ? high_nibbles(w) : low_nibbles(w); }
 };
 struct GroupTable {
     static constexpr int kQuads = 2;
-    static constexpr int32_t kMiddle = kShift;
     INLINE Ints take(Ints w, int quad, Ints table) { return look_up(table, quad ? high_nibbles(w) : low_nibbles(w)); }
 };
 }  // namespace baton::BODY

@@ -16,12 +16,15 @@ context_tokens = 512
 
 [worker]
 pool_bytes = 1000
+kv_dtype = "int8"
 
 [[models]]
 model = "big"
 served_name = ["large", "best"]
 context_tokens = 256
 pool_bytes = 4000
+quantize = "int4"
+kv_dtype = "fp8"
 tool_format = "hermes"
 prefill_workers = 1
 decode_workers = 3
@@ -62,7 +65,9 @@ def test_a_worker_loads_the_model_that_it_is_given_by_any_of_its_names(folder: P
     settings = read(folder, model=name)
     worker = settings.decode()
     assert (worker.model, worker.model_name, worker.context_tokens) == (folder / "big", "large", 256)
-    assert worker.pool_bytes == 4000 and read(folder, model="small").prefill().pool_bytes == 1000
+    small = read(folder, model="small").prefill()
+    assert worker.pool_bytes == 4000 and small.pool_bytes == 1000
+    assert (worker.quantize, worker.kv_dtype, small.quantize, small.kv_dtype) == ("int4", "fp8", "", "int8")
     assert len(settings.gateway().served) == 1, "the same rule holds for every service"
 
 
