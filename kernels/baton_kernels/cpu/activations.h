@@ -74,26 +74,37 @@ static void pack_bytes(const ProductCall& call, long t) {
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
     alignas(64) uint32_t bytes[16][16] = {};
     Ints words[16], sum = ints(0);
+    long left_of_block = 0, left_of_group = group;  // no division per element: they cost more than all else
     for (long i = 0; i < kp; i += 64, to += 16 * kQuadWords * R) {
+        bool begins_block[4];
+        for (bool& each : begins_block) {
+            each = left_of_block == 0;
+            left_of_block = (each ? block : left_of_block) - 16;
+        }
         for (long r = 0; r < R; ++r) {
             const float* row = call.x + (t * R + r) * call.k;
-            for (long j = i; j < i + 64; j += 16) {
-                if (j % block == 0) {
+            float* scale = scales + r;
+            for (long q = 0; q < 4; ++q) {
+                const long j = i + 16 * q;
+                if (begins_block[q]) {
                     const BlockScale s = r < rows ? block_scale(call, row, j, j + block) : BlockScale{0.0f, 0.0f};
-                    scales[j / block * R + r] = s.scale, inverse[r] = s.inverse;
+                    *scale = s.scale, inverse[r] = s.inverse;
+                    scale += R;
                 }
                 const Lanes v = inverse[r] != 0.0f ? element(call, row, j) * set(inverse[r]) + magic : magic;
-                const Ints q = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
-                store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + (j - i), q);
+                const Ints rounded = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
+                store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + 16 * q, rounded);
             }
         }
+        for (const bool each : begins_block) scales += each ? R : 0;
         for (long r = 0; r < 16; ++r) words[r] = load(bytes[r]);
-        put_quads(words, R, to, [&](long j, Ints four) {
+        put_quads(words, R, to, [&](long, Ints four) {
             sum = sum + four;
-            if ((i + 4 * j + 4) % group) return;
-            const long at = (i + 4 * j) / group * R;
-            store_first(reinterpret_cast<float*>(sums + at), R, floats(sum));
-            store_first(reinterpret_cast<float*>(begins + at), R, floats(times(sum, too_much)));
+            if (left_of_group -= 4) return;
+            left_of_group = group;
+            store_first(reinterpret_cast<float*>(sums), R, floats(sum));
+            store_first(reinterpret_cast<float*>(begins), R, floats(times(sum, too_much)));
+            sums += R, begins += R;
             sum = ints(0);
         });
     }

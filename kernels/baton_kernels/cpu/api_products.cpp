@@ -116,7 +116,7 @@ void run_one(ProductCall call, size_t shared_before) {
     } else {
         plan_integers(call);
     }
-    call.block_tiles = !many ? call.tiles : tiles ? even_share(call.tiles, 32, 2) : least(call.tiles, 192 / call.tile_rows);
+    call.block_tiles = !many ? call.tiles : tiles ? even_share(call.tiles, 32, 2) : even_share(call.tiles, 192 / call.tile_rows, 1);
     const long blocks = (call.tiles + call.block_tiles - 1) / call.block_tiles;
     // Tiles: rows too deep for the second-level cache are read again for every unit, so units are wide then.
     const bool deep = tiles && many && call.block_tiles * kTile * kp * 2 > 1 << 20;
@@ -125,7 +125,7 @@ void run_one(ProductCall call, size_t shared_before) {
         call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
         call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
     } else {
-        call.chunk_panels = balanced_share(panels, blocks, threads, many ? 6 : 12, widest);
+        call.chunk_panels = balanced_share(panels, blocks, threads, many ? 10 : 12, widest);
     }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
     const long wide = !call.widen ? 0 : dense ? call.depth * kPanel : call.depth * kPanel / 4;
