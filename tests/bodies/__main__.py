@@ -1,8 +1,8 @@
-"""`python -m tests.bodies --cases 10000 --json`: integer products of random forms and shapes, on every body of this machine.
+"""`python -m tests.bodies --cases 10000 --json`: integer products of random forms and shapes, on every body here.
 
 A case is a form, a shape, weights and activations that follow from its number: ordinary ones, the largest that the form
-allows, zeros, and activations that lie beside ties. Every body must give the bits of the recipe in numpy. Status 1 if one
-does not; its number is told, and `--first NUMBER --cases 1` repeats it."""
+allows, zeros, and activations that lie beside ties. Every body must give the bits of the recipe in numpy. Status 1 if
+one does not; its number is told, and `--first NUMBER --cases 1` repeats it."""
 
 import argparse
 import json
@@ -44,7 +44,7 @@ class BodyCase:
         if self.kind == "worst":
             return rng.choice(np.array([-1.0, 1.0], np.float32), x.shape)
         if self.kind == "ties":
-            return np.resize(near_ties(self.inputs), x.shape) * np.float32(2.0) ** rng.integers(-9, 9)
+            return np.ldexp(np.resize(near_ties(self.inputs), x.shape), int(rng.integers(-9, 9)))
         if self.kind == "mixed":
             x[rng.random(x.shape) < 0.3] = 0.0
             x *= np.ldexp(np.float32(1), rng.integers(-60, 60, (self.rows, 1))).astype(np.float32)

@@ -2,7 +2,7 @@
 
 Its weights, widened to bf16, are the model; `baton quantize` writes it in int8 and in int4, and pages of keys and
 values hold eight bits. All are judged by their perplexity on two pages of the manual. The other pages are the text by
-which four bits are rounded; without one, the model writes it. Status 1 where a perplexity grows by more than its bar."""
+which four bits are rounded; without one, the model writes it. Status 1 where a perplexity grows beyond its bar."""
 
 import argparse
 import json
