@@ -38,7 +38,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
     parser.add_argument("--tools", type=Path, required=True, help="folder of the peers' environments")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
-    parser.add_argument("--points", nargs="+", choices=tuple(POINTS), default=tuple(POINTS))
+    parser.add_argument("--points", nargs="*", choices=tuple(POINTS), default=tuple(POINTS), help="none: only HTTP")
+    parser.add_argument("--no-http", action="store_true", help="leave the sixteen clients out")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5, help="turns at each point that count; figures are medians")
     parser.add_argument("--most", type=int, default=12, help="turns at each point before giving up")
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
     arguments = parser.parse_args()
     if arguments.quick:
-        arguments.points, arguments.turns, arguments.most = QUICK, 2, 6
+        arguments.points, arguments.turns, arguments.most, arguments.no_http = QUICK, 2, 6, True
     report = asyncio.run(bench(arguments))
     if arguments.picture is not None:
         arguments.picture.write_text(draw(report))
@@ -71,7 +72,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     for precision in arguments.precisions:
         started = list[EngineProcess]()
         async with AsyncExitStack() as stack:
-            for engine in engines_of(engines, precision):
+            for engine in engines_of(engines, precision) if arguments.points else ():
                 try:
                     started.append(await stack.enter_async_context(engine))
                 except (EngineFailed, OSError) as error:
@@ -87,7 +88,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                         for peer in started[1:]
                     ]
                     add(report, precision, point, found)
-        if precision in SERVED and engines.has("vllm") and not arguments.quick:
+        if precision in SERVED and engines.has("vllm") and not arguments.no_http:
             model = make_once(default_cache_folder(), BYTES)
             if precision == "int8":
                 model = in_channels(model, engines.tools / f"{model.name}-w8a8")

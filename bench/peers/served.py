@@ -19,7 +19,7 @@ from cli.own_mesh import own_mesh
 from cli.ports import free_address
 
 POINT = "http_16"
-REQUESTS = 64
+REQUESTS = 48
 READY_SECONDS, LOOK_SECONDS = 600.0, 1.0
 FIGURES = {"tokens_per_second": "output_tokens_per_second", "ttft_p99": "ttft_p99_ms", "itl_p99": "itl_p99_ms"}
 
