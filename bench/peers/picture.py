@@ -4,8 +4,8 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 WIDTH, ROW, CHART, BAR = 960, 150, 180, 22
-COLORS = {"Baton": "#4361ee", "Baton on vLLM's file": "#7b9bf5"}
-OTHER = "#9aa5b1"
+COLORS = {"Baton": "#8da2fb", "Baton on vLLM's file": "#c3cdfd"}
+OTHER = "#cbd2d9"
 
 
 def draw(report: dict[str, Any]) -> str:
@@ -22,6 +22,7 @@ def draw(report: dict[str, Any]) -> str:
         points = [point for point in report["points"] if point["precision"] == precision]
         for column, name in enumerate(dict.fromkeys(point["point"] for point in points)):
             here = [point for point in points if point["point"] == name]
+            here.sort(key=lambda point: not point["engine"].startswith("Baton"))
             parts += _chart(16 + column * (CHART + 8), 66 + row * ROW, name, here)
     return "\n".join([*parts, "</svg>", ""])
 
