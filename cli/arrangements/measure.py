@@ -20,8 +20,8 @@ WORDS = {
     "adaptive 1+1": "1 prefill + 1 decode; a prompt goes where it costs less",
     "split 1+1": "1 prefill + 1 decode; decode computes no prompt",
 }
-# Every prompt is computed, and no request is refused: all arrangements get the same work.
-COMMON = {"worker.prefix_cache": "false", "gateway.queue_seconds": "0"}
+# Every prompt is computed, no request is refused, and no draft is accepted by chance: all arrangements get the same work.
+COMMON = {"worker.prefix_cache": "false", "gateway.queue_seconds": "0", "decode.speculation": "off"}
 
 
 SHORT = TurnTimes(warm_seconds=2.0, seconds=8.0, longest_seconds=25.0)
