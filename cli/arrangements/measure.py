@@ -20,7 +20,7 @@ WORDS = {
     "adaptive 1+1": "1 prefill + 1 decode; a prompt goes where it costs less",
     "split 1+1": "1 prefill + 1 decode; decode computes no prompt",
 }
-# Every prompt is computed, no request is refused, and no draft is accepted by chance: all arrangements get the same work.
+# Every prompt is computed, no request is refused, no draft is accepted by chance: all arrangements get the same work.
 COMMON = {"worker.prefix_cache": "false", "gateway.queue_seconds": "0", "decode.speculation": "off"}
 
 
