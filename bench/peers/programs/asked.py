@@ -1,5 +1,6 @@
-"""What the programs in environments of their own have in common: they read points as lines of JSON and answer with the
-seconds that each took. Needs nothing but the standard library."""
+"""A peer's program reads points as lines of JSON and answers each with the seconds that it took.
+
+Each program runs in an environment of its own, so this file needs nothing but the standard library."""
 
 import json
 import sys
