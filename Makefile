@@ -195,6 +195,10 @@ traces: $(DEV) ## do traces add up? mixed requests behind Envoys, and delays put
 overload: $(DEV) ## goodput at three and ten times the capacity, and what refusals cost
 	@$(BIN)/python -m bench.overload --json $(ARGS)
 
+.PHONY: crowd
+crowd: $(DEV) ## what small requests get beside the large batches of another client
+	@$(BIN)/python -m bench.crowd --json $(ARGS)
+
 .PHONY: routing
 routing: $(DEV) ## how long a route takes to choose among 1,000 workers, and what it is worth on a conversation trace
 	@$(BIN)/python -m bench.routing --json $(ARGS)
