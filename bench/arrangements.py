@@ -18,9 +18,9 @@ from bench.spread import Spread
 from cli.arrangements.measure import ARRANGEMENTS, DEFAULT, MeasureOrder, Turns, measure_one
 from cli.arrangements.turn import LoadTurn, NoTokens, TurnTimes
 from cli.arrangements.verdict import best_of, share_of_default
-from cli.mesh import arranged
-from mesh.common_config import default_cache_folder
-from mesh.settings import read_settings
+from cli.local_mesh.services import arranged
+from mesh.config.common_config import default_cache_folder
+from mesh.config.settings import read_settings
 
 SHAPE = "qwen2.5-0.5b-bytes"
 LEAST_TOKENS, MOST_TTFT, MOST_ITL = 0.95, 1.1, 1.1  # the default beside the best arrangement

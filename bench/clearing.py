@@ -12,13 +12,13 @@ from pathlib import Path
 from bench.handoff import make_once, say
 from bench.processor import processor
 from bench.spread import Spread
-from engine.batch import Remaining, chunks, decode_piece, pages_needed, prompt_piece
-from engine.loaded import load_model
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
+from engine.cpu.runner import CpuRunner
+from engine.loading.loaded import load_model
+from engine.step.batch import Remaining, chunks, decode_piece, pages_needed, prompt_piece
+from engine.step.plan import Piece, Plan
 from kvtransfer.pool import SharedPool
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 
 GREEDY, GB = Sampling(), 1e9
 

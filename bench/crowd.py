@@ -17,7 +17,7 @@ from bench.overload_client import RequestKind, prepare, serve_one
 from bench.overload_figures import Served
 from cli.arrangements.stream import exchange, request_bytes
 from cli.arrangements.turn import FIRST_ID, LAST_ID, quantile
-from cli.own_mesh import own_mesh
+from cli.local_mesh.own_mesh import own_mesh
 
 BATCHES, PROMPTS, PROMPT_TOKENS, BATCH_ANSWER_TOKENS = 4, 256, 1900, 8
 SMALL = RequestKind("small", 48, 32)

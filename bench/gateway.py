@@ -24,7 +24,7 @@ from bench.gateway_targets import GatewayTarget, bare_target, gateway_target
 from bench.handoff import say
 from bench.processor import processor
 from bench.spread import Spread
-from gateway.observability.traces import KEPT_REQUESTS
+from gateway.tracing.traces import KEPT_REQUESTS
 
 TARGETS = {"tokens_ratio_to_bare": 0.5, "ttft_added_p50_ms": 2.0, "ttft_added_p99_ms": 10.0, "slow_reader": 1.1}
 LONGEST_BLOCK_MS, MEMORY_GROWTH, HOSTILE_RATIO = 50.0, 0.05, 1.5
@@ -59,7 +59,7 @@ def main() -> None:
     load = DoorLoad(
         chosen.clients, chosen.seconds, chosen.turns, chosen.requests, max(2, chosen.drops), max(1, chosen.attacks)
     )
-    from cli.loop import PreciseLoop
+    from cli.local_mesh.loop import PreciseLoop
 
     with asyncio.Runner(loop_factory=PreciseLoop) as runner:
         report = runner.run(bench(load))

@@ -10,11 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from cli.loop import PreciseLoop
-from cli.mesh import with_model
-from cli.serve import COLLECT, telemetry_of
+from cli.local_mesh.loop import PreciseLoop
+from cli.local_mesh.serve import COLLECT, telemetry_of
+from cli.local_mesh.services import with_model
 from gateway.main import serve
-from mesh.settings import read_settings
+from mesh.config.settings import read_settings
 
 TICK_SECONDS = 0.005
 

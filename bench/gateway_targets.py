@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from bench.gateway_worker import EmittingWorker
-from cli.health import speaks_http
-from cli.ports import free_address
+from cli.connecting.health import speaks_http
+from cli.local_mesh.ports import free_address
 
 
 class Target(Protocol):

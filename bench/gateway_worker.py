@@ -7,16 +7,16 @@ import asyncio
 from dataclasses import dataclass
 from random import Random
 
-from mesh.grpc_network import GrpcNetwork
-from mesh.jobs import End, Ticket, Tier, Token
-from mesh.messages import Message
-from mesh.model_config import BUILTIN_NAME
-from mesh.network import Channel, Listening, Stream
-from mesh.orders import Cancel, ClockProbe, Open
-from mesh.packed_tokens import PackedTokens
-from mesh.reports import ClockReading, Hello, Load, PrefixChange, Register, TokenOf, Tokens
+from mesh.config.model_config import BUILTIN_NAME
+from mesh.messages.jobs import End, Ticket, Tier, Token
+from mesh.messages.message import Message
+from mesh.messages.orders import Cancel, ClockProbe, Open
+from mesh.messages.packed_tokens import PackedTokens
+from mesh.messages.reports import ClockReading, Hello, Load, PrefixChange, Register, TokenOf, Tokens
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.interface import Channel, Listening, Stream
 from mesh.rules import RULES
-from mesh.session import Session
+from mesh.sessions.session import Session
 
 PAGES = 1 << 20
 FIRST_WORD, WORDS = 300, 1000  # ids of ordinary words of the built-in vocabulary

@@ -29,9 +29,9 @@ from bench.handoff_figures import (
 from bench.handoff_mesh import Mesh, Sent, running
 from bench.processor import processor
 from bench.spread import Spread
-from cli.supervisor import MeshFailed
+from cli.errors import MeshFailed
 from engine.builtin import make_shape
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 
 SHAPE = "qwen2.5-0.5b"
 PROMPT_TOKENS = (32, 1024)

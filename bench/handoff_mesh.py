@@ -16,13 +16,13 @@ import grpc
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from bench.handoff_figures import MeshRun
 from bench.handoff_prefill import LINE_BYTES
-from cli.health import get_json
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from cli.supervisor import OnLine, Service
-from mesh import semconv
-from mesh.settings import read_settings
+from cli.connecting.health import get_json
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from cli.local_mesh.supervisor import OnLine, Service
+from mesh.config.settings import read_settings
+from mesh.telemetry import semconv
 
 START_SECONDS = 300.0  # includes packing the weights of a new model
 TRACE_SECONDS = 10.0

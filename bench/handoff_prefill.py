@@ -9,18 +9,18 @@ import json
 import logging
 from pathlib import Path
 
-from cli.loop import PreciseLoop
-from cli.mesh import parse_settings
-from cli.orphan import die_with
-from engine.batch import Remaining, chunks, pages_needed, prompt_piece
-from engine.plan import Plan
-from engine.runner import CpuRunner
-from engine.timed_runner import TimedRunner
+from cli.local_mesh.loop import PreciseLoop
+from cli.local_mesh.orphan import die_with
+from cli.local_mesh.services import parse_settings
+from engine.cpu.runner import CpuRunner
+from engine.step.batch import Remaining, chunks, pages_needed, prompt_piece
+from engine.step.plan import Plan
+from engine.step.timed_runner import TimedRunner
 from kvtransfer.tcp_writer import TcpWriter
-from mesh.jobs import Sampling
-from mesh.serving import run_together
-from mesh.settings import read_settings
-from mesh.worker_config import PrefillConfig
+from mesh.config.settings import read_settings
+from mesh.config.worker_config import PrefillConfig
+from mesh.messages.jobs import Sampling
+from mesh.sessions.serving import run_together
 from prefill_svc.main import open_worker
 from prefill_svc.worker import PrefillWorker
 

@@ -26,9 +26,9 @@ from baton.inference.v1 import inference_pb2 as pb
 from bench.handoff import SHAPE, make_once, say
 from bench.processor import processor
 from bench.spread import Spread, median_interval
-from cli.own_mesh import own_mesh
-from cli.ports import free_address
-from mesh.common_config import default_cache_folder
+from cli.local_mesh.own_mesh import own_mesh
+from cli.local_mesh.ports import free_address
+from mesh.config.common_config import default_cache_folder
 
 OBSERVED = {"metrics": "true", "gateway.tracing": "true", "gateway.trace_share": "1.0"}
 BLIND = {"metrics": "false", "gateway.tracing": "false"}

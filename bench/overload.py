@@ -24,9 +24,9 @@ from rich.progress import Progress
 from bench.overload_client import KINDS, PreparedRequest, prepare, serve_one
 from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, summary
 from cli.arrangements.turn import quantile
-from cli.mesh import arranged
-from cli.own_mesh import own_mesh
-from mesh.settings import read_settings
+from cli.local_mesh.own_mesh import own_mesh
+from cli.local_mesh.services import arranged
+from mesh.config.settings import read_settings
 
 LOADS = ("0.8", "1", "3", "10")  # multiples of the capacity
 FIRST_ID, LAST_ID = 32, 126  # token ids of prompts: printable bytes in the built-in model

@@ -26,7 +26,7 @@ from cli.load.measure import LoadOrder, measure
 from cli.load.options import LoadOptions
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
-from cli.own_mesh import own_mesh
+from cli.local_mesh.own_mesh import own_mesh
 from engine.builtin import make_shape
 
 MESHES = {

@@ -20,8 +20,8 @@ from bench.processor import processor
 from bench.roofline_limits import MachineLimits, Meter, NotQuiet, slow_bodies
 from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
 from engine.model.weights import Weights, open_weights
-from engine.work import ModelWork
-from mesh.common_config import default_cache_folder
+from engine.model.work import ModelWork
+from mesh.config.common_config import default_cache_folder
 
 ROWS = {"decode_b1": 1, "decode_b8": 8, "decode_b32": 32, "prefill_512": 512, "prefill_2048": 2048}
 SHARES = {"decode_b1": 0.80, "decode_b8": 0.65, "decode_b32": 0.65, "prefill_512": 0.25, "prefill_2048": 0.25}

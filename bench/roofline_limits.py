@@ -10,7 +10,7 @@ from time import perf_counter
 
 import baton_kernels
 from baton_kernels import limits
-from engine.work import StepWork
+from engine.model.work import StepWork
 
 READ_BYTES = 1_717_986_944  # 1.6 GiB, far beyond any cache
 PEAK_STEPS = 400_000  # some ten milliseconds

@@ -1,6 +1,6 @@
 """The points of the roofline: whole steps of the engine on the 0.5B shape, each kernel alone, and torch's linears.
 
-engine/work.py says what work a step cannot avoid."""
+engine/model/work.py says what work a step cannot avoid."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
+from engine.cpu.runner import CpuRunner
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import Weights
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
-from engine.work import StepWork
-from mesh.jobs import Sampling
+from engine.model.work import StepWork
+from engine.step.plan import Piece, Plan
+from mesh.messages.jobs import Sampling
 
 PAGE_TOKENS = 32
 CONTEXT = 512  # slots that a decode row sees

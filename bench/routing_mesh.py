@@ -13,12 +13,12 @@ from itertools import count, cycle
 
 from bench.routing_trace import BLOCK_TOKENS, TraceRow
 from bench.routing_world import MODEL, NUMERICS, bench_worker
-from gateway.attached import AttachedWorker
-from gateway.costs import Need
-from gateway.router import route
-from gateway.workers import Workers
-from mesh.jobs import Tier
-from mesh.reports import Load, PrefixChange
+from gateway.routing.costs import Need
+from gateway.routing.registry import Workers
+from gateway.routing.router import route
+from gateway.workers.attached import AttachedWorker
+from mesh.messages.jobs import Tier
+from mesh.messages.reports import Load, PrefixChange
 
 PREFILLS, DECODES = 4, 4
 PREFILL_SPEED = 8000.0  # prompt tokens per second

@@ -3,14 +3,14 @@
 from random import Random
 from typing import Any, cast
 
-from gateway.attached import AttachedWorker
-from gateway.costs import Need
-from gateway.router import Route, route
-from gateway.workers import Workers
-from mesh.jobs import Tier
-from mesh.page_shape import opaque_pages
-from mesh.pairing import PageReach
-from mesh.reports import Hello, Load, PrefixChange
+from gateway.routing.costs import Need
+from gateway.routing.registry import Workers
+from gateway.routing.router import Route, route
+from gateway.workers.attached import AttachedWorker
+from mesh.messages.hello_pairs import PageReach
+from mesh.messages.jobs import Tier
+from mesh.messages.page_shape import opaque_pages
+from mesh.messages.reports import Hello, Load, PrefixChange
 
 PAGE_TOKENS, MODEL, NUMERICS = 32, "m", "class"
 SHAPE = opaque_pages((16, 1 << 16), content=MODEL, page_tokens=PAGE_TOKENS)

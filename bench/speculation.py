@@ -23,10 +23,10 @@ from bench.speculation_runs import Bed, Fixed, Pacing, ScriptedRequest
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import PRIORS, DraftSource
 from engine.builtin import tiny
-from engine.loaded import load_model
-from gateway.text.assets import load_assets
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from engine.loading.loaded import load_model
+from gateway.prompts.assets import load_assets
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 
 PAIR = Path(engine.builtin.__file__).parent / "pair"
 PAGE_TOKENS, BATCH, FIXED_LENGTH, LONGEST = 32, 32, 4, 8

@@ -13,11 +13,11 @@ import numpy as np
 
 from bench.speculation_figures import Run
 from decode_svc.speculation.draft_length import Acceptance, Candidate
-from engine.acceptance import accepted, next_slot
-from engine.batch import decode_piece, pages_needed
-from engine.loaded import CpuModel
-from engine.plan import Drafting, Piece, Plan, Result
-from mesh.jobs import End, Sampling
+from engine.drafts.acceptance import accepted, next_slot
+from engine.loading.loaded import CpuModel
+from engine.step.batch import decode_piece, pages_needed
+from engine.step.plan import Drafting, Piece, Plan, Result
+from mesh.messages.jobs import End, Sampling
 
 CHUNK = 512
 

@@ -20,8 +20,8 @@ from rich.progress import Progress
 
 from bench.split_figures import TARGETS, misses, summary
 from cli.arrangements.turn import ClosedLoad, LoadTurn, NoTokens, TurnTimes, run_turn
-from cli.own_mesh import own_mesh
-from mesh.arrangement import this_machine
+from cli.local_mesh.own_mesh import own_mesh
+from mesh.config.arrangement import this_machine
 
 PAIR = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1"}
 ARRANGEMENTS = {

@@ -23,9 +23,9 @@ from baton.client import Client
 from bench.handoff import SHAPE, make_once, say
 from bench.processor import processor
 from bench.start_figures import Host, Memory, memory_of, misses, report
-from cli.ports import free_address
-from mesh.common_config import default_cache_folder
-from mesh.worker_config import WorkerConfig
+from cli.local_mesh.ports import free_address
+from mesh.config.common_config import default_cache_folder
+from mesh.config.worker_config import WorkerConfig
 
 WORKERS = 2  # number of workers of each tier
 LONG_PROMPTS, LONG_TOKENS = 4, 1100

@@ -13,8 +13,8 @@ from random import Random
 from typing import Any
 
 from bench.traces_requests import Api
-from cli.waterfall import Node, is_frame, waterfall
-from mesh import semconv
+from cli.why.waterfall import Node, is_frame, waterfall
+from mesh.telemetry import semconv
 from tests.harness.delays import STAGES
 from tests.harness.mesh import ProcessMesh, process_mesh
 

@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from bench.traces_requests import Api
-from mesh import semconv
-from mesh.telemetry import SpanKind, SpanRecord, TraceContext, make_traceparent
+from mesh.telemetry import semconv
+from mesh.telemetry.spans import SpanKind, SpanRecord, TraceContext, make_traceparent
 from tests.harness.collector import Collector
 from tests.harness.envoys import EnvoyMesh, envoy_mesh
 from tests.harness.trees import own_shares, tiled_share

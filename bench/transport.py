@@ -20,8 +20,8 @@ from bench.handoff import say
 from bench.processor import processor
 from bench.raw_tcp import raw_tcp
 from bench.spread import Spread
-from cli.loop import PreciseLoop
-from cli.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
+from cli.doctoring.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
+from cli.local_mesh.loop import PreciseLoop
 from kvtransfer.transports import every_transport
 
 TARGETS = {  # shares of the speed of what stands beside it

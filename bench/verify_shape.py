@@ -14,15 +14,15 @@ from random import Random
 from typing import Any
 
 from bench.handoff import make_once
-from cli.supervisor import MeshFailed
+from cli.errors import MeshFailed
 from cli.verify.answers import compare
 from cli.verify.outcomes import run_cell
 from cli.verify.reference import PAGE_TOKENS as REFERENCE_PAGE_TOKENS
 from cli.verify.reference import on_cpu
 from cli.verify.requests import VerifyRequest, single
-from engine.loaded import load_model
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from engine.loading.loaded import load_model
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 
 LONG_TOKENS = 6000
 PROMPTS = 24  # all of them under way at once

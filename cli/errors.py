@@ -8,8 +8,16 @@ import sys
 from collections.abc import Iterator
 
 from cli.output import INSTALL_SERVE, fail
-from cli.supervisor import MeshFailed
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
+
+
+class MeshFailed(Exception):
+    """The mesh cannot start; the message has the service's last log lines."""
+
+    def __init__(self, message: str, status: int = 1) -> None:
+        """`status`: exit status of the command; 2 when starting again would not help."""
+        super().__init__(message)
+        self.status = status
 
 
 class MeshError(Exception):

@@ -18,7 +18,7 @@ import typer
 from cli.errors import readable_errors
 from cli.output import emit_json, say
 from gateway.tenants.rows import KEY_HASH, OPERATOR, KeyRow, hash_of, parse_table, read_rows
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 HEADER = "# Tenants of a gateway: name, hash of the key, limits. `baton keys` writes this file.\n"
 PREFIX = "baton-"  # by which people and scanners of source code know a key

@@ -26,22 +26,24 @@ class Entry:
 
 
 COMMANDS = {
-    "up": Entry("cli.up", "up", "Start a mesh on this machine and keep it running."),
-    "demo": Entry("cli.demo", "demo", "Start a mesh, ask it one question and show where the time went."),
-    "chat": Entry("cli.chat", "chat", "Hold a conversation with a running mesh."),
-    "generate": Entry("cli.generate", "generate", "Complete one prompt on a running mesh."),
-    "serve": Entry("cli.serve", "app", "Run one service: gateway, prefill or decode."),
-    "health": Entry("cli.probe", "probe", "Ask the service of this container or machine whether it can serve."),
+    "up": Entry("cli.local_mesh.up", "up", "Start a mesh on this machine and keep it running."),
+    "demo": Entry("cli.local_mesh.demo", "demo", "Start a mesh, ask it one question and show where the time went."),
+    "chat": Entry("cli.clients.chat", "chat", "Hold a conversation with a running mesh."),
+    "generate": Entry("cli.clients.generate", "generate", "Complete one prompt on a running mesh."),
+    "serve": Entry("cli.local_mesh.serve", "app", "Run one service: gateway, prefill or decode."),
+    "health": Entry(
+        "cli.local_mesh.probe", "probe", "Ask the service of this container or machine whether it can serve."
+    ),
     "verify": Entry("cli.verify.command", "verify", "Show that any mesh computes the same bits as one process."),
-    "replay": Entry("cli.replay", "replay", "Generate the answer of a receipt again and compare every token."),
-    "receipt": Entry("cli.receipt", "receipt", "Check the signature of a receipt and show what it says."),
-    "doctor": Entry("cli.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
-    "explain": Entry("cli.explain", "explain", "Show where a request's time went, and why it was slow."),
-    "pages": Entry("cli.pages", "pages", "Show who holds the pages of every worker."),
+    "replay": Entry("cli.receipts.replay", "replay", "Generate the answer of a receipt again and compare every token."),
+    "receipt": Entry("cli.receipts.receipt", "receipt", "Check the signature of a receipt and show what it says."),
+    "doctor": Entry("cli.doctoring.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
+    "explain": Entry("cli.why.explain", "explain", "Show where a request's time went, and why it was slow."),
+    "pages": Entry("cli.why.pages", "pages", "Show who holds the pages of every worker."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
     "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
-    "model": Entry("cli.model", "app", "Download a model of the hub, or check a model folder."),
-    "quantize": Entry("cli.quantize", "quantize", "Write a model in eight or four bits."),
+    "model": Entry("cli.local_mesh.model", "app", "Download a model of the hub, or check a model folder."),
+    "quantize": Entry("cli.models.quantize", "quantize", "Write a model in eight or four bits."),
     "keys": Entry("cli.keys", "app", "Add, list and remove the keys of tenants."),
 }
 

@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from mesh.lossy_output import WRITER
+from mesh.telemetry.lossy_output import WRITER
 
 # What a command says when the packages of a server are missing. Baton is not on PyPI under its name.
 INSTALL_SERVE = "pip install '.[serve]' in a checkout of Baton (or its wheel, with [serve] behind the file's name)"

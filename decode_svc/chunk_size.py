@@ -6,7 +6,7 @@ answer: a row does not depend on the other rows of its step. A target that the d
 does not stop prompts: they may double the time of such a step."""
 
 from decode_svc.step_cost import StepCost
-from mesh.speed import SteadyFigure
+from mesh.timing.speed import SteadyFigure
 
 FIRST_ROWS = 16  # of prompts in a step before any such step was measured
 GROWTH = 2  # a step has at most so many times the prompt rows of the largest one that was measured

@@ -7,8 +7,8 @@ even if no Cancel comes, and before anything of it is computed."""
 import asyncio
 from collections.abc import Callable
 
-from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
-from mesh.jobs import Reason
+from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest
+from mesh.messages.jobs import Reason
 
 
 def set_deadlines(request: DecodeRequest, expire: Callable[[DecodeRequest], None], host: DecodeHost) -> None:

@@ -5,11 +5,11 @@ again from its base on."""
 
 from collections.abc import Sequence
 
-from decode_svc.requests import DecodeRequest
-from engine.plan import Piece, Sampled
-from mesh.jobs import End, Token
-from mesh.reports import Prefilled, TokenOf, Tokens
-from mesh.session import Session
+from decode_svc.request.requests import DecodeRequest
+from engine.step.plan import Piece, Sampled
+from mesh.messages.jobs import End, Token
+from mesh.messages.reports import Prefilled, TokenOf, Tokens
+from mesh.sessions.session import Session
 
 
 class Emission:

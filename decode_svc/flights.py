@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from decode_svc.requests import DecodeRequest
-from engine.plan import Plan, Result
+from decode_svc.request.requests import DecodeRequest
+from engine.step.plan import Plan, Result
 
 
 @dataclass(slots=True)

@@ -6,11 +6,11 @@ never preempted, so at least one always moves on. Drafts get pages that no reque
 
 from collections.abc import Iterable, Mapping
 
-from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest
-from engine.batch import pages_needed
-from engine.pages import PagePool
-from mesh.hashing import block_hashes
-from mesh.jobs import Reason
+from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest
+from engine.pool.pages import PagePool
+from engine.step.batch import pages_needed
+from mesh.messages.hashing import block_hashes
+from mesh.messages.jobs import Reason
 
 Copies = list[tuple[int, int]]  # (shared page, own copy), made at the start of the step
 

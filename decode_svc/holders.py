@@ -1,13 +1,13 @@
-"""Lists the holders of a decode worker's pages, so that its ledger (engine/ledger.py) can add them up."""
+"""Lists the holders of a decode worker's pages, so that its ledger (engine/pool/ledger.py) can add them up."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from decode_svc.flights import Flight
 from decode_svc.handoff.landings import Landings
-from decode_svc.requests import DecodePhase, DecodeRequest
-from engine.examinations import Examinations
-from engine.ledger import Holder
-from engine.pages import PageState
+from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.examining.examinations import Examinations
+from engine.pool.ledger import Holder
+from engine.pool.pages import PageState
 
 
 def holders(

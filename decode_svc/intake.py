@@ -12,19 +12,19 @@ from decode_svc.deadlines import set_deadlines
 from decode_svc.emission import Emission
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
-from decode_svc.observed import AttemptRecord
-from decode_svc.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
-from engine.constraint import NO_MASKS, Masker
-from engine.examinations import Examinations
-from engine.floor import NO_FLOOR, Floor
-from engine.pages import PagePool
-from mesh.jobs import FullKind, Job, Reason
-from mesh.legs import Outbox
-from mesh.messages import Message
-from mesh.orders import Cancel, Examine, Open
-from mesh.reports import Full, Lost
+from decode_svc.request.observed import AttemptRecord
+from decode_svc.request.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
+from engine.examining.examinations import Examinations
+from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.pages import PagePool
+from engine.step.constraint import NO_MASKS, Masker
+from mesh.messages.jobs import FullKind, Job, Reason
+from mesh.messages.message import Message
+from mesh.messages.orders import Cancel, Examine, Open
+from mesh.messages.reports import Full, Lost
 from mesh.rules import Rules
-from mesh.session import BadMessage, Session
+from mesh.sessions.legs import Outbox
+from mesh.sessions.session import BadMessage, Session
 
 log = logging.getLogger("baton.decode")
 

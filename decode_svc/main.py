@@ -10,24 +10,24 @@ from decode_svc.chunk_size import ChunkSize
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
-from engine.loaded import LoadedModel
-from engine.pages import PagePool
-from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
-from engine.timed_runner import TimedRunner
+from engine.loading.loaded import LoadedModel
+from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.pool.pages import PagePool
+from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.grpc_network import GrpcNetwork
-from mesh.grpc_stats import stats_service
-from mesh.jobs import Tier
-from mesh.kv_messages import KvHello
-from mesh.logged_network import with_message_log
-from mesh.mesh_token import mesh_token
-from mesh.pairing import PageReach, choose
+from mesh.config.worker_config import DecodeConfig
+from mesh.messages.hello_pairs import PageReach, choose
+from mesh.messages.jobs import Tier
+from mesh.messages.kv_messages import KvHello
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.grpc_stats import stats_service
+from mesh.network.logged_network import with_message_log
+from mesh.network.mesh_token import mesh_token
+from mesh.network.tls import tls_files
 from mesh.rules import RULES, Rules
-from mesh.serving import serve_worker
-from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
-from mesh.tls import tls_files
-from mesh.watchdog import watched
-from mesh.worker_config import DecodeConfig
+from mesh.sessions.serving import serve_worker
+from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
+from mesh.sessions.watchdog import watched
 
 log = logging.getLogger("baton.decode")
 

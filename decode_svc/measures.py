@@ -4,10 +4,10 @@ Plain counts stay where they are counted, see `DecodeWorker.counts`; both leave 
 
 from collections.abc import Mapping
 
-from engine.plan import Plan
-from mesh.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
-from mesh.measures import MeasureBook
-from mesh.reports import Measures
+from engine.step.plan import Plan
+from mesh.messages.reports import Measures
+from mesh.telemetry.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
+from mesh.telemetry.measures import MeasureBook
 
 
 class DecodeMeasures:

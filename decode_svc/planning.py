@@ -11,12 +11,12 @@ from typing import NamedTuple
 from decode_svc.chunk_size import ChunkSize
 from decode_svc.flights import Flight
 from decode_svc.growth import Copies, Growth
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
-from engine.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
-from engine.logits import adjusts
-from engine.plan import Piece, Plan
-from mesh.speed import Speed
+from engine.step.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
+from engine.step.logits import adjusts
+from engine.step.plan import Piece, Plan
+from mesh.timing.speed import Speed
 
 EXAMINED_PART = 5  # prompts that are examined get this part of a step's rows of prompts, and what requests leave
 

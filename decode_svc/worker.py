@@ -23,24 +23,24 @@ from decode_svc.holders import holders
 from decode_svc.intake import Intake
 from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
-from engine.constraint import Masker
-from engine.examinations import Examinations
-from engine.floor import NO_FLOOR, Floor
-from engine.isolation import Isolation
-from engine.ledger import Ledger
-from engine.pages import PagePool
-from engine.plan import Piece, Plan, Result, Runner
+from engine.examining.examinations import Examinations
+from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.isolation import Isolation
+from engine.pool.ledger import Ledger
+from engine.pool.pages import PagePool
+from engine.step.constraint import Masker
+from engine.step.plan import Piece, Plan, Result, Runner
 from kvtransfer.transfer import Pool, Receiver
-from mesh.attach import Attachments
-from mesh.jobs import End, Reason
-from mesh.kv_messages import KvHello
-from mesh.legs import Outbox, StepSampler
-from mesh.loop_monitor import LoopMonitor
-from mesh.network import Channel, Network
-from mesh.reports import Hello, Load, Lost
+from mesh.messages.jobs import End, Reason
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.reports import Hello, Load, Lost
+from mesh.network.interface import Channel, Network
 from mesh.rules import RULES, Rules
+from mesh.sessions.attach import Attachments
+from mesh.sessions.legs import Outbox, StepSampler
+from mesh.timing.loop_monitor import LoopMonitor
 
 
 class DecodeWorker:

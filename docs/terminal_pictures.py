@@ -11,12 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from cli.client import chat_request, sampling, stream
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.recent import last_finished
-from cli.running import running_mesh
-from mesh.settings import read_settings
+from cli.clients.client import chat_request, sampling, stream
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.recent import last_finished
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.settings import read_settings
 
 COLUMNS = 118
 PICTURES = Path(__file__).with_name("pictures")

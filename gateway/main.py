@@ -15,50 +15,50 @@ from typing import Any
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from gateway.client_ports import open_http
+from gateway.attaching.served_models import ServedModel, ServedModels
+from gateway.attaching.service import Gateway
+from gateway.dialects.api import HttpApi
+from gateway.dialects.debug_pages import debug_routes
+from gateway.dialects.info import package_version
+from gateway.dialects.openai.memory import bound_free_memory
+from gateway.dialects.receipt_pages import receipt_routes
 from gateway.grpc.admin import admin
 from gateway.grpc.api import services
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.load import load_of
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
 from gateway.http.hosts import KnownHosts, accepts_any_host
-from gateway.http.info import package_version
 from gateway.http.tls import http_tls
-from gateway.http.whole_pages import WholePages
-from gateway.leaving import serve_until_left
-from gateway.memory import bound_free_memory
 from gateway.observability.by_model import MetricsByModel
-from gateway.observability.debug import debug_routes
 from gateway.observability.export import MeshCollector
-from gateway.observability.limits import Limits
 from gateway.observability.metrics_page import metrics_routes
-from gateway.observability.observer import UNOBSERVED
 from gateway.observability.pages import page_routes, view_of_pages
-from gateway.observability.traces import RecentTraces
 from gateway.observability.ui import Ui
-from gateway.receipts.pages import receipt_routes
+from gateway.process.client_ports import open_http
+from gateway.process.leaving import serve_until_left
+from gateway.process.siblings import Siblings
+from gateway.process.whole_pages import WholePages
+from gateway.prompts.assets import Assets, load_assets
+from gateway.prompts.by_model import AssetsByName
 from gateway.receipts.receipts import Receipts
-from gateway.router import Local
-from gateway.served import ServedModel, ServedModels
-from gateway.service import Gateway
-from gateway.siblings import Siblings
+from gateway.routing.router import Local
+from gateway.sequencing.observer import UNOBSERVED
 from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import open_tenants
-from gateway.text.assets import Assets, load_assets
-from gateway.text.by_model import AssetsByName
-from mesh.config import GatewayConfig
-from mesh.config_checks import ConfigError
-from mesh.grpc_network import GrpcNetwork
-from mesh.logged_network import with_message_log
-from mesh.loop_delay import watch_delay
-from mesh.mesh_token import mesh_token
-from mesh.model_config import ServedModelConfig
-from mesh.network import Listening
+from gateway.tracing.slo_limits import Limits
+from gateway.tracing.traces import RecentTraces
+from mesh.config.config_checks import ConfigError
+from mesh.config.model_config import ServedModelConfig
+from mesh.config.services import GatewayConfig
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.interface import Listening
+from mesh.network.logged_network import with_message_log
+from mesh.network.mesh_token import mesh_token
+from mesh.network.tls import tls_files
 from mesh.rules import RULES, Rules
-from mesh.serving import run_together
-from mesh.telemetry import Telemetry
-from mesh.tls import tls_files
+from mesh.sessions.serving import run_together
+from mesh.telemetry.spans import Telemetry
+from mesh.timing.loop_delay import watch_delay
 
 log = logging.getLogger("baton.gateway")
 
@@ -66,7 +66,7 @@ SWITCH_SECONDS = 0.001  # for which a thread that renders or parses may keep Pyt
 
 
 async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = RULES) -> None:
-    """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/leaving.py)."""
+    """Serve until cancelled, or until SIGTERM has come and running answers have ended (gateway/process/leaving.py)."""
     if config.model is None:
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     token = mesh_token(config, "gateway.worker_address", config.own_worker_address)

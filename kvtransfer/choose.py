@@ -1,4 +1,5 @@
-"""Gives two processes equal texts exactly if they can share memory; mesh/pairing.py chooses the transport by them."""
+"""Gives two processes equal texts exactly if they can share memory; mesh/messages/hello_pairs.py chooses the transport
+by them."""
 
 import os
 from pathlib import Path

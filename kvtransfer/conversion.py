@@ -2,7 +2,7 @@
 
 Step 4 of a request's life, where the two tiers' pages differ. The writer converts, so that decode's pages hold exactly
 the bytes that its own prefill would have written, and checksums are those of these bytes. Elements are moved, never
-computed: every bit arrives as it was. `mesh/page_fit.py` says which forms can be converted."""
+computed: every bit arrives as it was. `mesh/messages/page_fit.py` says which forms can be converted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mesh.page_fit import ELEMENT_BYTES, SCALE_BYTES, end, head_bytes, page_obstacle
-from mesh.page_shape import KV, OPAQUE, PageSegment, PageShape
+from mesh.messages.page_fit import ELEMENT_BYTES, SCALE_BYTES, end, head_bytes, page_obstacle
+from mesh.messages.page_shape import KV, OPAQUE, PageSegment, PageShape
 
 Bytes = npt.NDArray[np.uint8]
 Elements = npt.NDArray[Any]

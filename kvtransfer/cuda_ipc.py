@@ -13,7 +13,7 @@ from kvtransfer.device_pool import Blocks, DevicePool, check_spans, portions, re
 from kvtransfer.mapped import MappedTransport
 from kvtransfer.mapped_writer import Attach, Copies
 from kvtransfer.transfer import Pool, Span, TransferError
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 
 class CudaIpc(MappedTransport):

@@ -14,7 +14,7 @@ import torch
 from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver
 from kvtransfer.pool import SEALS, check_shape
 from kvtransfer.transfer import Span
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 BLOCK_BYTES = 64 * 1024 * 1024  # most bytes of spans that travel together
 _MASK = (1 << 64) - 1

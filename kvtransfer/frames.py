@@ -8,8 +8,8 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.page_shape import PageSegment, PageShape
-from mesh.page_shape_checks import MOST_NAME_LETTERS, MOST_SEGMENTS, shape_problem
+from mesh.messages.page_shape import PageSegment, PageShape
+from mesh.messages.page_shape_checks import MOST_NAME_LETTERS, MOST_SEGMENTS, shape_problem
 
 VERSION = 4
 TOKEN_BYTES = 16

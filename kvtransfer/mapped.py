@@ -25,8 +25,8 @@ from kvtransfer.mapped_folder import make_folder, remove_folder
 from kvtransfer.mapped_writer import Attach, MappedWriter, connect
 from kvtransfer.peer import Process, credentials, open_process, stranger
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
-from mesh.page_fit import transport_obstacle
-from mesh.page_shape import PageShape
+from mesh.messages.page_fit import transport_obstacle
+from mesh.messages.page_shape import PageShape
 
 _WAITING = 64  # connections that have not shown their token yet
 

@@ -16,8 +16,8 @@ from kvtransfer.blocking import finish, finish_or_discard
 from kvtransfer.frames import WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.peer import credentials, stranger
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_fit import transport_obstacle
-from mesh.page_shape import PageShape
+from mesh.messages.page_fit import transport_obstacle
+from mesh.messages.page_shape import PageShape
 
 
 class Copies(Protocol):

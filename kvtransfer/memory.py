@@ -13,8 +13,8 @@ from random import Random
 from kvtransfer.frame_landings import FrameLanding
 from kvtransfer.span_reader import Converted
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, TransferError, every_frame
-from mesh.page_fit import page_obstacle
-from mesh.page_shape import PageShape
+from mesh.messages.page_fit import page_obstacle
+from mesh.messages.page_shape import PageShape
 
 _MASK = (1 << 64) - 1
 

@@ -29,7 +29,7 @@ from kvtransfer.nccl_writer import NcclWriter, connect
 from kvtransfer.portions import COUNT_BYTES, Frame, as_spans, portion_bytes, unpack_portion
 from kvtransfer.side_channel import notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, Span, every_frame
-from mesh.page_fit import transport_obstacle
+from mesh.messages.page_fit import transport_obstacle
 
 log = logging.getLogger("baton.kvtransfer")
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 import baton_kernels
 from kvtransfer.transfer import Pool, Span
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page
 ALIGNMENT = 64  # bytes; non-temporal stores need it, and every tile layout has it

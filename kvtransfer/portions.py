@@ -13,7 +13,7 @@ import numpy as np
 
 from kvtransfer.frames import VERSION, Malformed
 from kvtransfer.transfer import Span
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 _COUNT = struct.Struct("<4sI")
 _MAGIC, _FRAME_MAGIC = b"BPOR", b"BPAG"

@@ -25,8 +25,8 @@ from kvtransfer.rdma_host import missing_device, missing_package, missing_pinned
 from kvtransfer.rdma_writer import KIND, RdmaWriter, connect
 from kvtransfer.side_channel import notice_silence
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
-from mesh.config_checks import ConfigError
-from mesh.page_fit import transport_obstacle
+from mesh.config.config_checks import ConfigError
+from mesh.messages.page_fit import transport_obstacle
 
 log = logging.getLogger("baton.kvtransfer")
 

@@ -5,8 +5,8 @@ import select
 import socket
 
 from kvtransfer.frames import WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
-from mesh.page_fit import transport_obstacle
-from mesh.page_shape import PageShape
+from mesh.messages.page_fit import transport_obstacle
+from mesh.messages.page_shape import PageShape
 
 # After so long the kernel reports a host that vanished without closing its connections.
 _IDLE_SECONDS, _PROBES, _SILENT_MILLISECONDS = 4, 6, 10_000

@@ -13,7 +13,7 @@ import numpy as np
 import baton_kernels
 from kvtransfer.conversion import Bytes, Conversion
 from kvtransfer.transfer import Pool, Span
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 _LAYERS = attrgetter("first_layer", "layers")
 _KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page

@@ -19,8 +19,8 @@ from kvtransfer.tcp_connection import TcpConnection
 from kvtransfer.tcp_wires import TakenOver, TlsWire
 from kvtransfer.tcp_writer import PLAIN, TLS, TcpWriter, connect
 from kvtransfer.transfer import Arrived, FrameBegins, Pool, every_frame
-from mesh.config_checks import ConfigError
-from mesh.tls import TlsFiles
+from mesh.config.config_checks import ConfigError
+from mesh.network.tls import TlsFiles
 
 _SILENT = 256  # connections that have not shown their token yet
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.frames import GREETING_BYTES, Greeting, Malformed, Welcome
 from kvtransfer.portion_reader import PortionReader
-from mesh.page_fit import transport_obstacle
+from mesh.messages.page_fit import transport_obstacle
 
 
 class ConnectionOwner(Protocol):

@@ -21,10 +21,10 @@ from kvtransfer.portions import PackedFrames
 from kvtransfer.span_reader import span_reader
 from kvtransfer.tcp_socket import TcpSocket
 from kvtransfer.transfer import Pool, Span, TransferError
-from mesh.page_fit import transport_obstacle
-from mesh.page_shape import PageShape
-from mesh.tls import TlsFiles
-from mesh.tls_advice import with_advice
+from mesh.messages.page_fit import transport_obstacle
+from mesh.messages.page_shape import PageShape
+from mesh.network.tls import TlsFiles
+from mesh.network.tls_advice import with_advice
 
 PLAIN, TLS = b"TCP1", b"TLS1"  # kinds of handles
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 
 class TransferError(Exception):

@@ -12,9 +12,9 @@ from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Pool, TransferError, Transport
-from mesh.kv_messages import KvHello
-from mesh.page_shape import PageShape
-from mesh.tls import TlsFiles
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.page_shape import PageShape
+from mesh.network.tls import TlsFiles
 
 log = logging.getLogger("baton.kvtransfer")
 

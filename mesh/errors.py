@@ -1,6 +1,6 @@
 """The closed list of errors that reach a client, each mapped once to a gRPC status, an HTTP status and a reason.
 
-Code raises an error where the field or the worker is known; only the front doors catch it (gateway/http/api.py,
+Code raises an error where the field or the worker is known; only the front doors catch it (gateway/dialects/api.py,
 gateway/grpc/api.py). `message` names the problem and what the client can do; `details` are facts for machines, never
 secrets."""
 

@@ -1,9 +1,10 @@
 """How often the model agrees with its draft: tokens accepted of tokens proposed, at a fixed draft length.
 
-This counts as the engine does (`engine/acceptance.py`). The first token of an answer comes from prefill. Then the draft
-proposes up to `length` tokens per round, and no more than the answer may still grow. The model accepts them up to the
-first one that differs from its own choice, which it emits instead, or that ends the answer. As long as proposals are
-accepted, the draft has seen exactly what the model emitted: so its choices along the model's answer decide."""
+This counts as the engine does (`engine/drafts/acceptance.py`). The first token of an answer comes from prefill. Then
+the draft proposes up to `length` tokens per round, and no more than the answer may still grow. The model accepts them
+up to the first one that differs from its own choice, which it emits instead, or that ends the answer. As long as
+proposals are accepted, the draft has seen exactly what the model emitted: so its choices along the model's answer
+decide."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

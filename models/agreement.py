@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from engine.cpu.runner import CpuRunner
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan
+from mesh.messages.jobs import Sampling
 
 _PAGE_TOKENS = 32
 _PAGES = 24

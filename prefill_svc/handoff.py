@@ -6,12 +6,12 @@ never waits for pages: a prompt that got Later, or no answer, lets others pass."
 import asyncio
 from collections.abc import Callable
 
-from engine.examined import Seniority
-from mesh.jobs import Ticket
-from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
-from mesh.messages import Message
+from engine.examining.examined import Seniority
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
+from mesh.messages.message import Message
 from mesh.rules import Rules
-from mesh.session import refuse
+from mesh.sessions.session import refuse
 from prefill_svc.links import DecodeLink, Links, PrefillHost
 from prefill_svc.message_checks import landing_problem, resend_problem
 from prefill_svc.pages import PrefillPages

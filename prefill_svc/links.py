@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from kvtransfer.transfer import Pool, TransferError, Transport, Writer
-from mesh.kv_messages import KvHello
-from mesh.messages import Heartbeat, Kv, Message
-from mesh.network import Channel, Network, StreamClosed
-from mesh.reach_log import ReachLog
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.message import Heartbeat, Kv, Message
+from mesh.network.interface import Channel, Network, StreamClosed
 from mesh.rules import Rules
-from mesh.session import Session
+from mesh.sessions.reach_log import ReachLog
+from mesh.sessions.session import Session
 
 log = logging.getLogger("baton.prefill")
 

@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.pages import PagePool
-from engine.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
-from engine.timed_runner import TimedRunner
+from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.pool.pages import PagePool
+from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
-from mesh.grpc_network import GrpcNetwork
-from mesh.grpc_stats import stats_service
-from mesh.jobs import Tier
-from mesh.logged_network import with_message_log
-from mesh.mesh_token import mesh_token
-from mesh.pairing import PageReach
+from mesh.config.worker_config import PrefillConfig
+from mesh.messages.hello_pairs import PageReach
+from mesh.messages.jobs import Tier
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.grpc_stats import stats_service
+from mesh.network.logged_network import with_message_log
+from mesh.network.mesh_token import mesh_token
+from mesh.network.tls import tls_files
 from mesh.rules import RULES, Rules
-from mesh.serving import serve_worker
-from mesh.step_times import FIRST_GPU_SECONDS, StepTimes
-from mesh.tls import tls_files
-from mesh.watchdog import watched
-from mesh.worker_config import PrefillConfig
+from mesh.sessions.serving import serve_worker
+from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
+from mesh.sessions.watchdog import watched
 from prefill_svc.worker import PrefillWorker
 
 log = logging.getLogger("baton.prefill")

@@ -6,11 +6,11 @@ counted, see `PrefillWorker.counts`."""
 
 from collections.abc import Mapping
 
-from engine.plan import Plan
-from mesh.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
-from mesh.measures import MeasureBook
-from mesh.reports import Measures
-from mesh.speed import SteadyFigure
+from engine.step.plan import Plan
+from mesh.messages.reports import Measures
+from mesh.telemetry.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, STEP
+from mesh.telemetry.measures import MeasureBook
+from mesh.timing.speed import SteadyFigure
 
 FADES = 0.95  # of earlier writes, with each one that follows
 

@@ -3,10 +3,10 @@
 A problem ends the session with that decode worker. Without these checks a Landing that is too short would fail the step
 that pushes into it, and so the requests beside it."""
 
-from engine.batch import pages_needed
+from engine.step.batch import pages_needed
 from kvtransfer.transfer import Writer
-from mesh.kv_messages import Landing, Resend
-from mesh.page_shape import PageShape
+from mesh.messages.kv_messages import Landing, Resend
+from mesh.messages.page_shape import PageShape
 
 
 def landing_problem(landing: Landing, tokens: int, writer: Writer | None) -> str:

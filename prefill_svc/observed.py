@@ -5,9 +5,9 @@ to Commit. The part of it behind the first token is what the client waits for: t
 
 from dataclasses import dataclass, field
 
-from engine.floor import NO_FLOOR, Floor
-from mesh import semconv
-from mesh.legs import UNRECORDED, Recorder, StepCompany
+from engine.model.floor import NO_FLOOR, Floor
+from mesh.sessions.legs import UNRECORDED, Recorder, StepCompany
+from mesh.telemetry import semconv
 
 
 @dataclass(slots=True)

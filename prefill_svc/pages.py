@@ -6,9 +6,9 @@ A prompt takes its pages when decode's Landing has come (step 3 of a request's l
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.batch import pages_needed
-from engine.pages import PagePool
-from mesh.hashing import block_hashes
+from engine.pool.pages import PagePool
+from engine.step.batch import pages_needed
+from mesh.messages.hashing import block_hashes
 
 FADES = 0.9  # weight of a prompt against the one behind it
 

@@ -2,9 +2,9 @@
 
 Step 4 of a request's life."""
 
-from engine.batch import Remaining, chunks
-from engine.examinations import Examinations
-from engine.plan import Piece
+from engine.examining.examinations import Examinations
+from engine.step.batch import Remaining, chunks
+from engine.step.plan import Piece
 from prefill_svc.prompts import Prompts
 
 

@@ -11,17 +11,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from engine.batch import Chunk, prompt_piece
-from engine.ledger import Holder
-from engine.masks import StepMasks
-from engine.plan import Drafting, Piece, Sampled
-from mesh.jobs import Job, Reason, Ticket, Token
-from mesh.kv_messages import Landing, Quiet
-from mesh.orders import Cancel
-from mesh.page_shape import PageShape
-from mesh.pause import Pause
-from mesh.reports import Begun, Load, Lost, Prefilled, TokenOf, Tokens
-from mesh.session import Session
+from engine.pool.ledger import Holder
+from engine.step.batch import Chunk, prompt_piece
+from engine.step.piece_masks import StepMasks
+from engine.step.plan import Drafting, Piece, Sampled
+from mesh.messages.jobs import Job, Reason, Ticket, Token
+from mesh.messages.kv_messages import Landing, Quiet
+from mesh.messages.orders import Cancel
+from mesh.messages.page_shape import PageShape
+from mesh.messages.reports import Begun, Load, Lost, Prefilled, TokenOf, Tokens
+from mesh.sessions.session import Session
+from mesh.timing.pause import Pause
 from prefill_svc.links import Links, PrefillHost
 from prefill_svc.measures import PrefillMeasures
 from prefill_svc.observed import PromptRecord

@@ -9,14 +9,14 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
-from engine.batch import Chunk, pages_filled
-from engine.plan import Plan
+from engine.step.batch import Chunk, pages_filled
+from engine.step.plan import Plan
 from kvtransfer.conversion import pages_under
 from kvtransfer.transfer import Span, TransferError
-from mesh.kv_messages import Commit, Computing, Written
-from mesh.logs import trace_fields
-from mesh.page_shape import PageShape
-from mesh.speed import Speed
+from mesh.messages.kv_messages import Commit, Computing, Written
+from mesh.messages.page_shape import PageShape
+from mesh.telemetry.logs import trace_fields
+from mesh.timing.speed import Speed
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 

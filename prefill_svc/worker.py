@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from engine.constraint import NO_MASKS, Masker
-from engine.examinations import Examinations
-from engine.floor import NO_FLOOR, Floor
-from engine.isolation import Isolation
-from engine.ledger import Ledger
-from engine.pages import PagePool
-from engine.plan import Plan, Result, Runner
+from engine.examining.examinations import Examinations
+from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.isolation import Isolation
+from engine.pool.ledger import Ledger
+from engine.pool.pages import PagePool
+from engine.step.constraint import NO_MASKS, Masker
+from engine.step.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
-from mesh.attach import Attachments
-from mesh.jobs import Reason
-from mesh.kv_messages import KvHello
-from mesh.legs import Outbox, StepSampler
-from mesh.loop_monitor import LoopMonitor
-from mesh.messages import Message
-from mesh.network import Network
-from mesh.orders import Cancel, Examine, Prefill
-from mesh.reports import Hello, Load, Lost
+from mesh.messages.jobs import Reason
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.message import Message
+from mesh.messages.orders import Cancel, Examine, Prefill
+from mesh.messages.reports import Hello, Load, Lost
+from mesh.network.interface import Network
 from mesh.rules import RULES, Rules
-from mesh.session import BadMessage, Session
-from mesh.speed import Speed
+from mesh.sessions.attach import Attachments
+from mesh.sessions.legs import Outbox, StepSampler
+from mesh.sessions.session import BadMessage, Session
+from mesh.timing.loop_monitor import LoopMonitor
+from mesh.timing.speed import Speed
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink, Links
 from prefill_svc.measures import PrefillMeasures

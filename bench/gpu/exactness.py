@@ -14,13 +14,13 @@ import torch
 from bench.gpu.clock import Clock
 from bench.gpu.figures import Figure, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_draft, on_device
-from engine.acceptance import accepted, next_slot
 from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights
-from engine.plan import Drafting, Piece, Plan, Sampled
-from mesh.jobs import Sampling
+from engine.drafts.acceptance import accepted, next_slot
+from engine.step.plan import Drafting, Piece, Plan, Sampled
+from mesh.messages.jobs import Sampling
 
 PAGE_TOKENS = 16
 NOISE = 0.25  # added to the draft model's head, so that it is often right and often wrong

@@ -28,10 +28,10 @@ from bench.gpu.figures import Figure, a_peers, note, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_folder
 from bench.handoff_mesh import measure as of_trace
 from bench.handoff_mesh import needed_spans
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.settings import read_settings
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.settings import read_settings
 
 START_SECONDS = 120.0
 POOL_BYTES = 12 * 2**30

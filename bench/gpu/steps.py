@@ -19,8 +19,8 @@ from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights
-from engine.plan import Drafting, Piece, Plan
-from mesh.jobs import Sampling
+from engine.step.plan import Drafting, Piece, Plan
+from mesh.messages.jobs import Sampling
 
 PAGE_TOKENS = 16
 CONTEXT, STEPS, WARM = 1024, 40, 8

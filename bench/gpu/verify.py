@@ -16,7 +16,7 @@ from cli.verify.devices import on_this_cpu, on_this_gpu
 from cli.verify.drafts import ensure_draft
 from cli.verify.requests import requests_of
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 
 
 def measure(clock: Clock) -> None:

@@ -23,9 +23,9 @@ from bench.peers.served import POINT, compare_served, ratios
 from bench.peers.turns import POINTS, Comparison, best_peer, compare, tell
 from bench.processor import processor
 from bench.roofline_limits import Meter
-from cli.known_models import packaged_file
+from cli.models.known_models import packaged_file
 from engine.formats.gguf_folder import folder_of_gguf
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 
 PRECISIONS = ("bf16", "int8", "int4", "q4_1")
 SERVED = ("bf16", "int8")

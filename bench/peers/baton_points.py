@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from bench.peers.programs.asked import serve
+from engine.cpu.runner import CpuRunner
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 
 PAGE_TOKENS = 32
 POOL_TOKENS = 64 * 256

@@ -15,8 +15,8 @@ from bench.peer import PeerLoad
 from bench.peers.engines import EngineFailed, Engines
 from bench.spread import Spread
 from cli.load.shapes import ShapeName
-from cli.own_mesh import own_mesh
-from cli.ports import free_address
+from cli.local_mesh.own_mesh import own_mesh
+from cli.local_mesh.ports import free_address
 
 POINT = "http_16"
 REQUESTS = 48

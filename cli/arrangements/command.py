@@ -11,8 +11,8 @@ from cli.arrangements.measure import ARRANGEMENTS, WORDS, MeasureOrder, Turns, m
 from cli.arrangements.picture import draw, plot, points_of, table
 from cli.arrangements.turn import NoTokens
 from cli.arrangements.verdict import best_of, sentences, share_of_default
+from cli.errors import MeshFailed
 from cli.output import emit_json, err, fail, say
-from cli.supervisor import MeshFailed
 
 Measure = Callable[[str, MeasureOrder, Callable[[str], None]], Awaitable[Turns]]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from cli.arrangements.turn import ClosedLoad, LoadTurn, TurnTimes, run_turn
-from cli.own_mesh import own_mesh
+from cli.local_mesh.own_mesh import own_mesh
 
 DEFAULT = "default"  # what `baton up` starts here
 ARRANGEMENTS: Mapping[str, Mapping[str, str]] = {

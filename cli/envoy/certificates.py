@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.envoy.members import Member
-from mesh.config_checks import ConfigError, split_address
+from mesh.config.config_checks import ConfigError, split_address
 
 KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 

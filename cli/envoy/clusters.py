@@ -11,7 +11,7 @@ from cli.envoy.document import Noted, extension, typed
 from cli.envoy.members import Member
 from cli.envoy.proxy import Proxy
 from cli.envoy.secrets import outbound_tls
-from mesh.config_checks import split_address
+from mesh.config.config_checks import split_address
 
 REGISTRY = worker_pb2.DESCRIPTOR.services_by_name["RegistryService"].full_name
 

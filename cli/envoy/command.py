@@ -14,10 +14,10 @@ from cli.envoy.members import check_trust_domain, parse_members
 from cli.envoy.options import RenderOptions, proxy_of
 from cli.envoy.render import render, render_secrets
 from cli.errors import readable_errors
-from cli.mesh import parse_settings
+from cli.local_mesh.services import parse_settings
 from cli.output import say, write
-from mesh.config_checks import ConfigError
-from mesh.settings import read_settings
+from mesh.config.config_checks import ConfigError
+from mesh.config.settings import read_settings
 
 app = typer.Typer(
     no_args_is_help=True,

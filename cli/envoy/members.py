@@ -6,7 +6,7 @@ of a mesh is rendered from the same list of members."""
 import re
 from dataclasses import dataclass
 
-from mesh.config_checks import ConfigError, check_address
+from mesh.config.config_checks import ConfigError, check_address
 
 TIERS = ("edge", "gateway", "prefill", "decode")
 # The tiers that a process of each tier dials: clients' requests, Attach, Register, and the sessions of hand-offs.

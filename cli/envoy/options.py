@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from cli.envoy.members import TIERS, Member, check_trust_domain, parse_members
 from cli.envoy.proxy import Proxy
-from mesh.config import GatewayConfig
-from mesh.config_checks import ConfigError, check_address, split_address
-from mesh.settings import Settings
-from mesh.worker_config import WorkerConfig
+from mesh.config.config_checks import ConfigError, check_address, split_address
+from mesh.config.services import GatewayConfig
+from mesh.config.settings import Settings
+from mesh.config.worker_config import WorkerConfig
 
 SERVICES: dict[str, Callable[[Settings], GatewayConfig | WorkerConfig]] = {
     "edge": Settings.gateway,  # it has no section of its own; the certificates and the collector are the mesh's

@@ -22,7 +22,7 @@ from cli.envoy.http import (
 from cli.envoy.observe import access_log, tracing
 from cli.envoy.proxy import Proxy
 from cli.envoy.secrets import inbound_tls
-from mesh.sidecar_advice import UNKNOWN_PEER
+from mesh.network.sidecar_advice import UNKNOWN_PEER
 
 
 def inbound(proxy: Proxy) -> dict[str, Any]:

@@ -5,8 +5,8 @@ import re
 from typing import Any
 
 from baton.inference.v1 import inference_pb2
-from cli.api_key import api_key_headers
-from cli.client import stream
+from cli.clients.client import stream
+from cli.connecting.api_key import api_key_headers
 from cli.errors import MeshError
 from cli.load.http_url import parse_url
 from cli.load.record import RequestFailed
@@ -15,7 +15,7 @@ from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.draft import split_class
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
 from gateway.receipts.signing import check_signature
-from mesh.tls import TlsFiles
+from mesh.network.tls import TlsFiles
 
 ANSWER_SECONDS = 600.0
 KEY_PATH = "/receipts/key"

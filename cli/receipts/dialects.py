@@ -9,15 +9,15 @@ from typing import Any
 
 import msgspec
 
-from gateway.anthropic.request import translate as translate_message
-from gateway.anthropic.types import MessagesRequest
-from gateway.native.sglang import SGLANG
-from gateway.native.vllm import VLLM
-from gateway.openai.body import parse_body
-from gateway.openai.types import ChatRequest, CommonRequest
+from gateway.dialects.anthropic.request import translate as translate_message
+from gateway.dialects.anthropic.types import MessagesRequest
+from gateway.dialects.native.sglang import SGLANG
+from gateway.dialects.native.vllm import VLLM
+from gateway.dialects.openai.body import parse_body
+from gateway.dialects.openai.types import ChatRequest, CommonRequest
+from gateway.dialects.responses.request import translate as translate_response
+from gateway.dialects.responses.types import ResponsesRequest
 from gateway.receipts.canonical import ReceiptError
-from gateway.responses.request import translate as translate_response
-from gateway.responses.types import ResponsesRequest
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]

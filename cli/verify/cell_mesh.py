@@ -12,15 +12,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from cli.supervisor import Service
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from cli.local_mesh.supervisor import Service
 from cli.verify.bodies import WAYS, Roles
 from cli.verify.cells import Cell
-from mesh.mesh_token import MeshToken, mesh_token
-from mesh.settings import read_settings
-from mesh.tls import TlsFiles, tls_files
+from mesh.config.settings import read_settings
+from mesh.network.mesh_token import MeshToken, mesh_token
+from mesh.network.tls import TlsFiles, tls_files
 
 TIERS = ("prefill", "decode")
 START_SECONDS = 180.0  # on a GPU whose kernels were never compiled, each worker compiles them

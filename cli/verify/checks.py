@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cli.supervisor import MeshFailed
+from cli.errors import MeshFailed
 from cli.verify.answers import compare
 from cli.verify.bodies import Roles, roles
 from cli.verify.cell_mesh import Tampering, settings_of

@@ -12,9 +12,9 @@ from typing import Annotated
 
 import typer
 
+from cli.errors import MeshFailed
+from cli.local_mesh.up import run_until_signal
 from cli.output import say
-from cli.supervisor import MeshFailed
-from cli.up import run_until_signal
 from cli.verify.cells import every_cell, pairwise_cover
 from cli.verify.checks import Checked, Models, check_all
 from cli.verify.devices import DevicePart, on_this_cpu, on_this_gpu
@@ -24,8 +24,8 @@ from cli.verify.requests import requests_of
 from cli.verify.sabotage import Sabotage, load_saboteur
 from engine.builtin import ensure_random
 from engine.cuda import device as gpu_device
-from mesh.common_config import default_cache_folder
-from mesh.config_checks import ConfigError
+from mesh.config.common_config import default_cache_folder
+from mesh.config.config_checks import ConfigError
 
 SEED = 7  # without --seed every run checks the same cells with the same prompts
 

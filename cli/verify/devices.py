@@ -10,8 +10,8 @@ from cli.verify.cells import FACTORS, Factors
 from cli.verify.checks import Models
 from cli.verify.reference import PAGE_TOKENS, Reference, on_cpu, on_first_gpu
 from cli.verify.requests import LONGEST, MOST_TOKENS
-from engine.loaded import load_model
-from mesh.common_config import default_cache_folder
+from engine.loading.loaded import load_model
+from mesh.config.common_config import default_cache_folder
 
 MOST_SLOTS = LONGEST + MOST_TOKENS
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cli.verify.cells import FACTORS, Factors
 from engine.cuda import device
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 TWO_ON_ONE = 23000  # the first NCCL that takes two ranks on one GPU
 ABREAST = 3  # cells checked at once: their workers spend most of the time waiting for imports and compilers

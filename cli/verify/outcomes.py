@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from baton.client import Client
-from cli.supervisor import MeshFailed
+from cli.errors import MeshFailed
 from cli.verify.answers import Best, best
 from cli.verify.bodies import Roles
 from cli.verify.cell_mesh import CellMesh, Tampering, running_cell
 from cli.verify.requests import VerifyRequest
-from mesh.grpc_stats import read_stats
+from mesh.network.grpc_stats import read_stats
 
 ANSWER_SECONDS = 180.0  # longest time for one answer, its wait for others included
 

@@ -16,10 +16,10 @@ import numpy as np
 import baton_kernels
 from cli.verify.answers import Best, best
 from cli.verify.requests import VerifyRequest
-from engine.identity import Identity
-from engine.loaded import CpuModel
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
+from engine.cpu.runner import CpuRunner
+from engine.loading.loaded import CpuModel
+from engine.selftest.identity import Identity
+from engine.step.plan import Piece, Plan
 
 if TYPE_CHECKING:
     from engine.cuda.loaded import CudaModel

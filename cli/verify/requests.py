@@ -9,7 +9,7 @@ from random import Random
 
 from baton.inference.v1 import inference_pb2 as pb
 from cli.verify.cells import Cell
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 
 LONGEST = 2000  # tokens of the longest prompt
 TOKENS = {

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import typer
 
-from cli.serve import Alive, Parent, Set, begin, run_service
+from cli.local_mesh.serve import Alive, Parent, Set, begin, run_service
 from decode_svc.main import open_worker
 from decode_svc.speculation.draft_length import Candidate, DraftLengths
-from mesh.serving import run_together
-from mesh.settings import Settings
-from mesh.worker_config import DecodeConfig
+from mesh.config.settings import Settings
+from mesh.config.worker_config import DecodeConfig
+from mesh.sessions.serving import run_together
 
 
 class Restless(DraftLengths):

@@ -12,7 +12,7 @@ from pathlib import Path
 import cli
 from cli.verify.checks import Checked, Models
 from cli.verify.devices import DevicePart
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 _CHECKOUT = Path(cli.__file__).resolve().parents[1]
 _SABOTEUR = "tests.sabotage.saboteur"

@@ -14,14 +14,14 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.handoff.spans import Spans
-from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, PageOwner
-from engine.pages import PagePool
+from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, PageOwner
+from engine.pool.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool
-from mesh.jobs import Reason, Ticket
-from mesh.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
-from mesh.messages import Message
+from mesh.messages.jobs import Reason, Ticket
+from mesh.messages.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
+from mesh.messages.message import Message
 from mesh.rules import Rules
-from mesh.session import refuse
+from mesh.sessions.session import refuse
 
 log = logging.getLogger("baton.decode")
 

@@ -3,8 +3,8 @@
 A problem ends the session of that prefill worker. Without these checks a wrong number would be found deeper inside, as
 a failure of the message or of another request's: Commit's token becomes part of the text that a later Open reads."""
 
-from mesh.job_check import INT32
-from mesh.kv_messages import Commit, Written
+from mesh.messages.job_check import INT32
+from mesh.messages.kv_messages import Commit, Written
 
 
 def written_problem(written: Written, layers: int) -> str:

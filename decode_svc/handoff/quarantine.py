@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import dataclass
 
 from decode_svc.handoff.sessions import Peer, Sessions
-from decode_svc.requests import DecodeHost, PageOwner
-from engine.ledger import Holder
-from engine.pages import PagePool, PageState
+from decode_svc.request.requests import DecodeHost, PageOwner
+from engine.pool.ledger import Holder
+from engine.pool.pages import PagePool, PageState
 from kvtransfer.transfer import Receiver
-from mesh.kv_messages import Abort
+from mesh.messages.kv_messages import Abort
 from mesh.rules import Rules
 
 log = logging.getLogger("baton.decode")

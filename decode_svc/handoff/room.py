@@ -7,15 +7,15 @@ place: a few younger ones may pass it, then none until it has its pages or has l
 
 from collections.abc import Callable, Mapping
 
-from decode_svc.answer_lengths import AnswerLengths
-from decode_svc.forecast import GrowingRequest, peak_growth
-from decode_svc.requests import WAITING, DecodePhase, DecodeRequest
-from engine.batch import pages_needed
-from engine.examined import Seniority
-from engine.pages import PagePool
-from mesh.hashing import block_hashes
-from mesh.jobs import End
-from mesh.reports import Load
+from decode_svc.request.answer_lengths import AnswerLengths
+from decode_svc.request.forecast import GrowingRequest, peak_growth
+from decode_svc.request.requests import WAITING, DecodePhase, DecodeRequest
+from engine.examining.examined import Seniority
+from engine.pool.pages import PagePool
+from engine.step.batch import pages_needed
+from mesh.messages.hashing import block_hashes
+from mesh.messages.jobs import End
+from mesh.messages.reports import Load
 
 HAVE_PAGES = (DecodePhase.RUNNING, DecodePhase.LANDING)
 

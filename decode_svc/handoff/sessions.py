@@ -11,12 +11,12 @@ from typing import Protocol
 
 from decode_svc.handoff.writers import Writers
 from kvtransfer.transfer import Receiver
-from mesh.kv_messages import KvHello
-from mesh.messages import Kv, Message
-from mesh.network import Stream, StreamClosed
-from mesh.page_shape_checks import shape_problem
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.message import Kv, Message
+from mesh.messages.page_shape_checks import shape_problem
+from mesh.network.interface import Stream, StreamClosed
 from mesh.rules import Rules
-from mesh.session import Session
+from mesh.sessions.session import Session
 
 log = logging.getLogger("baton.decode")
 

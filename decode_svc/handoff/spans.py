@@ -9,12 +9,12 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from decode_svc.handoff.sessions import Sessions
-from decode_svc.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, layer_mask
-from engine.pages import PagePool
+from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, layer_mask
+from engine.pool.pages import PagePool
 from kvtransfer.transfer import Pool
-from mesh.kv_messages import Commit, Landed, Resend
-from mesh.logs import trace_fields
+from mesh.messages.kv_messages import Commit, Landed, Resend
 from mesh.rules import Rules
+from mesh.telemetry.logs import trace_fields
 
 log = logging.getLogger("baton.decode")
 

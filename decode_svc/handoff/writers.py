@@ -7,7 +7,7 @@ it hears no ticket, gets no handle of the pool, and its Quiet and Commit prove n
 import hmac
 from collections import OrderedDict
 
-from mesh.kv_messages import KvHello
+from mesh.messages.kv_messages import KvHello
 
 MOST_WRITERS = 16_384  # whose secrets are kept; the one whose last session began longest ago is forgotten
 SECRET_BYTES = 64  # of a secret, at most

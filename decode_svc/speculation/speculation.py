@@ -10,9 +10,9 @@ from enum import Enum
 
 from decode_svc.speculation.draft_length import DRAFT_SHARE, FIRST_WAIT, Candidate, DraftLengths
 from decode_svc.speculation.drafts import DraftedText
-from engine.acceptance import accepted
-from engine.batch import Chunk
-from engine.plan import Drafting, Piece, Plan, Sampled
+from engine.drafts.acceptance import accepted
+from engine.step.batch import Chunk
+from engine.step.plan import Drafting, Piece, Plan, Sampled
 
 Accept = Callable[[Piece, Sequence[Sampled]], int]
 

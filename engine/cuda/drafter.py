@@ -1,5 +1,5 @@
-"""The draft model on the device: it carries out what `engine/drafting.py` decides. Its keys and values stand in layers
-of their own in the same pages.
+"""The draft model on the device: it carries out what `engine/drafts/drafting.py` decides. Its keys and values stand in
+layers of their own in the same pages.
 
 Once the host has read the model's step, it knows what the draft reads and which slots its proposals take. It launches
 all rounds at once: each round finds the tokens of the one before on the device, and all proposals come back
@@ -12,10 +12,10 @@ import torch
 
 from engine.cuda.step_stream import StepStream
 from engine.cuda.steps import Steps
-from engine.drafting import Proposed, Reading, has_open, open_readings, proposed, settled_text
-from engine.layer_groups import unreported
+from engine.drafts.drafting import Proposed, Reading, has_open, open_readings, proposed, settled_text
 from engine.model.rows import RowLimits
-from engine.plan import Piece, Sampled
+from engine.step.layer_groups import unreported
+from engine.step.plan import Piece, Sampled
 
 _USUAL_ROWS = 2  # the token that the step yielded, and before it the last proposal if it was accepted
 

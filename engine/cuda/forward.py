@@ -14,7 +14,7 @@ from baton_kernels.triton.sampling import scratch_floats
 from engine.cuda.products import Products
 from engine.cuda.step_shape import Place, StepShape, input_places, output_places
 from engine.cuda.weights import DeviceLayer, DeviceWeights
-from engine.layer_groups import LayerWritten, unreported
+from engine.step.layer_groups import LayerWritten, unreported
 
 Tensors = Mapping[str, torch.Tensor]
 

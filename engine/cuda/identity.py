@@ -16,7 +16,7 @@ from baton_kernels.selftest import numbers
 from baton_kernels.triton.attention import partial_floats
 from baton_kernels.triton.sampling import scratch_floats
 from engine.cuda.products import Products, products_for
-from engine.identity import Identity
+from engine.selftest.identity import Identity
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _N, _K = 2, 1, 16, 16, 96, 136
 _BEFORE = 5  # slots in front of the row that is compared

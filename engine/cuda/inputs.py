@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.cuda.step_shape import Place, StepShape, input_places
-from engine.following import followed
 from engine.model.rows import RowLimits, Rows
-from engine.plan import Piece
-from engine.sampling import sampled_rows
+from engine.step.following import followed
+from engine.step.plan import Piece
+from engine.step.sampling import sampled_rows
 
 Words = NDArray[np.int32]
 

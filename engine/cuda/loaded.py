@@ -1,4 +1,4 @@
-"""A model loaded for serving on a GPU: weights on the device, identity proved there. See `engine/loaded.py`."""
+"""A model loaded for serving on a GPU: weights on the device, identity proved there. See `engine/loading/loaded.py`."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from engine.cuda.page_shapes import page_layout
 from engine.cuda.products import Products, products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.weights import DeviceWeights, check_draft_on_gpu, load_weights
-from engine.floor import NO_FLOOR, MeasuredFloor
 from engine.formats.errors import ModelError
-from engine.identity import Identity
 from engine.model.drafts import check_draft
+from engine.model.floor import NO_FLOOR, MeasuredFloor
 from engine.model.paths import VARIABLE
-from mesh.page_shape import PageShape
+from engine.selftest.identity import Identity
+from mesh.messages.page_shape import PageShape
 
 
 @dataclass(frozen=True, slots=True)

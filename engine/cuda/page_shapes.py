@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from baton_kernels.triton import GpuPageShape
 from engine.cuda.weights import DeviceWeights
-from engine.page_layout import kv_segment
-from mesh.page_shape import PageSegment, PageShape
+from engine.pool.page_layout import kv_segment
+from mesh.messages.page_shape import PageSegment, PageShape
 
 
 def page_layout(weights: DeviceWeights, draft: DeviceWeights | None, page_tokens: int) -> PageShape:

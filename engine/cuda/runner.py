@@ -19,11 +19,11 @@ from engine.cuda.products import Products
 from engine.cuda.step_stream import StepStream, wait
 from engine.cuda.steps import CudaStep, Steps
 from engine.cuda.weights import DeviceWeights
-from engine.layer_groups import LayerGroups, on_this_loop, unreported
 from engine.model.rows import RowLimits
 from engine.model.weights import Floats
-from engine.page_layout import check_copies
-from engine.plan import OnLayers, Plan, Result
+from engine.pool.page_layout import check_copies
+from engine.step.layer_groups import LayerGroups, on_this_loop, unreported
+from engine.step.plan import OnLayers, Plan, Result
 
 Mark = torch.cuda.Event | None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from engine.plan import Piece
+from engine.step.plan import Piece
 
 MOST_FEW = 16  # rows of a sequence whose attention is split
 MOST_TOPS = 20  # best logprobs that a row may want

@@ -15,10 +15,10 @@ from engine.cuda.graphs import Graphs
 from engine.cuda.inputs import Words, fill, view
 from engine.cuda.step_shape import StepShape, in_order, input_places, output_places, padded, shape_of
 from engine.cuda.step_stream import StepStream
-from engine.layer_groups import LayerWritten
 from engine.model.rows import RowLimits
 from engine.model.weights import Floats
-from engine.plan import Piece, Sampled
+from engine.step.layer_groups import LayerWritten
+from engine.step.plan import Piece, Sampled
 
 _FIRST_WORDS = 1 << 16
 

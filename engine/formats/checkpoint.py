@@ -16,8 +16,8 @@ from engine.formats.errors import ModelError
 from engine.formats.gguf_checkpoint import gguf_tensors
 from engine.formats.quantized import quantization_of, read_quantized
 from engine.formats.stored import Stored, Tensor
-from mesh.model_folder import why_no_weights
-from mesh.small_files import read_small
+from mesh.config.model_folder import why_no_weights
+from mesh.config.small_files import read_small
 
 Array = NDArray[Any]
 DTYPES: dict[str, tuple[str, type[np.generic]]] = {

@@ -15,7 +15,7 @@ from engine.formats.compressed import read_compressed
 from engine.formats.errors import ModelError
 from engine.formats.fp8 import read_fp8
 from engine.formats.stored import Stored, Tensor
-from mesh.small_files import read_small
+from mesh.config.small_files import read_small
 
 Settings = Mapping[str, Any]
 Reader = Callable[[Path, Settings, dict[str, Tensor]], dict[str, Stored]]

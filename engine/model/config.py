@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.formats.errors import ModelError
-from mesh.small_files import UnfitFile, read_small
+from mesh.config.small_files import UnfitFile, read_small
 
 _FAMILIES = {
     "LlamaForCausalLM": "llama",

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.formats.errors import ModelError
 from engine.model.config import ModelConfig, read_config
-from mesh.small_files import TOKENIZER_BYTES, read_small
+from mesh.config.small_files import TOKENIZER_BYTES, read_small
 
 REMEDY = "Set `draft` to a smaller model of the same family and tokenizer, or leave it out."
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from engine.layer_groups import LayerWritten
 from engine.model.page_memory import PageMemory
 from engine.model.rows import Ints, RowLimits, Rows, block_tables
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
-from engine.plan import Piece
+from engine.step.layer_groups import LayerWritten
+from engine.step.plan import Piece
 
 
 class Product(Protocol):

@@ -14,9 +14,9 @@ import baton_kernels
 from baton_kernels import Integers, MatrixForm
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, StoredMatrix, Tensor, WidenedMatrix, widened
-from engine.quantization.forms import segments_of, target_form
-from engine.quantization.numbers import dequantized, widened_scales
-from engine.quantization.rounding import Rows, rounded
+from engine.integers.forms import segments_of, target_form
+from engine.integers.numbers import dequantized, widened_scales
+from engine.integers.rounding import Rows, rounded
 
 Array = NDArray[Any]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import baton_kernels
 from engine.model.weights import Bytes, Weights
-from engine.page_layout import kv_segment
-from mesh.page_shape import PageSegment, PageShape
+from engine.pool.page_layout import kv_segment
+from mesh.messages.page_shape import PageSegment, PageShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.plan import Piece
+from engine.step.plan import Piece
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]

@@ -15,6 +15,7 @@ import baton_kernels
 from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, Tensor, widened
+from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
 from engine.model.layout import as_stored, fused_tensors, read_tensors, weights_dtype
@@ -22,8 +23,7 @@ from engine.model.matrices import Fusion, as_it_stands, checked, dense_matrix, p
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import rotary_tables
-from engine.quantization.forms import RECIPE
-from mesh.worker_config import ROUNDED
+from mesh.config.worker_config import ROUNDED
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.stored import StoredMatrix, Tensor
+from engine.integers.forms import RECIPE
 from engine.model.config import read_config
 from engine.model.digest import locked
 from engine.model.layout import as_stored, read_tensors
 from engine.model.weights import Weights, hash_model, open_weights
 from engine.quantization.folder import quantize
-from engine.quantization.forms import RECIPE
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
 
 log = logging.getLogger("baton.model")

@@ -19,15 +19,15 @@ from engine.formats.checkpoint import Checkpoint, read_file
 from engine.formats.errors import ModelError
 from engine.formats.stored import widened
 from engine.formats.writing import write_safetensors, write_tensors
+from engine.integers.forms import RECIPE, target_form
+from engine.integers.numbers import dequantized
+from engine.integers.rounding import rounded
 from engine.model.config import read_config
 from engine.model.layout import as_stored, fused_tensors, read_tensors
 from engine.model.weights import hash_model
 from engine.quantization.compensated import compensated
-from engine.quantization.forms import RECIPE, target_form
-from engine.quantization.numbers import dequantized
 from engine.quantization.plain_layer import Floats, PlainLayers
 from engine.quantization.reading import EMBEDDING, HEAD, SourceModel
-from engine.quantization.rounding import rounded
 from engine.quantization.saving import parts_of, settings_of
 from engine.quantization.turning import ModelTurn
 

@@ -6,14 +6,14 @@ and sampler are exact, so that every machine of a numerics class gets the same t
 import numpy as np
 
 import baton_kernels
-from engine.layer_groups import unreported
 from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Weights
-from engine.plan import Piece
 from engine.quantization.folder import Windows
-from mesh.jobs import Sampling
+from engine.step.layer_groups import unreported
+from engine.step.plan import Piece
+from mesh.messages.jobs import Sampling
 
 WINDOWS, WINDOW = 16, 512
 _TOP_P = 0.95  # rare tokens lead a small model astray

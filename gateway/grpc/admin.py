@@ -11,18 +11,18 @@ from random import Random
 from typing import Any
 
 from baton.admin.v1 import admin_pb2 as pb
-from gateway.attached import AttachedWorker
-from gateway.errors import client_error
+from gateway.attaching.service import Gateway
+from gateway.core.client_errors import client_error
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, begin, handlers
 from gateway.grpc.load import load_of
 from gateway.observability.pages import view_of_pages
-from gateway.service import Gateway
-from mesh.config_checks import MAX_SECONDS
+from gateway.workers.attached import AttachedWorker
+from mesh.config.config_checks import MAX_SECONDS
 from mesh.errors import InvalidRequest
-from mesh.grpc_network import AddServices
-from mesh.messages import Drain
-from mesh.page_reports import MOST_LISTED
+from mesh.messages.message import Drain
+from mesh.network.grpc_network import AddServices
+from mesh.sessions.page_reports import MOST_LISTED
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["AdminService"]
 INTERVALS = (0.1, 60.0)

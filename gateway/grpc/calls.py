@@ -14,13 +14,13 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from gateway.client_request import validate_request_id
-from gateway.core import Core
-from gateway.errors import client_error
-from gateway.fair_turns import WHOSE
+from gateway.core.client_errors import client_error
+from gateway.core.interface import Core
+from gateway.fairness.client_turns import WHOSE
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.wire import MOST_FIELDS, PACKED_PER_FIELD, is_heavy
 from gateway.tenants.admission import OPEN, Admission
+from gateway.validation.client_request import validate_request_id
 from mesh.errors import BodyTooLarge, InvalidRequest
 
 LARGE_BYTES = 131_072  # handling a message of so many bytes takes some milliseconds at most

@@ -1,7 +1,7 @@
 """Chats of baton.inference.v1 in the shape that chat templates take: messages, documents, and the calls among them.
 
-gateway/text/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of this
-API."""
+gateway/prompts/prompt.py validates them as it validates chats over HTTP; CHAT_FIELDS makes its errors name fields of
+this API."""
 
 import asyncio
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.tools import limit, tool_choice_of, tool_of
-from gateway.json_text import parse_json_object
-from gateway.lengths import validate_length
-from gateway.text.prompt import ChatPrompt
+from gateway.prompts.lengths import validate_length
+from gateway.prompts.prompt import ChatPrompt
+from gateway.text.json_text import parse_json_object
 from gateway.text.tools import ChatFields
 
 Json = dict[str, Any]
@@ -23,7 +23,7 @@ CHAT_FIELDS = ChatFields(
     arguments="arguments_json",
     parameters="parameters_json",
 )
-# Fields of a chat that gateway/text/prompt.py names as HTTP does.
+# Fields of a chat that gateway/prompts/prompt.py names as HTTP does.
 OTHER_FIELDS = {"continue_final_message": "chat.continue_final_message", "chat_template": "chat.template"}
 _TEXT_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning")
 _SLICE = 500  # messages that are converted in one piece

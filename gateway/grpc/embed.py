@@ -8,20 +8,20 @@ from typing import Any
 import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.client_request import validate_request_id
-from gateway.core import Core
-from gateway.embedding import Embeddings, EmbedRequest, check_count, validate_embed
-from gateway.errors import client_error
+from gateway.answers.embedding import Embeddings, EmbedRequest, check_count, validate_embed
+from gateway.core.client_errors import client_error
+from gateway.core.interface import Core
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import begin
 from gateway.grpc.request import class_of
-from gateway.observability.traces import RecentTraces
-from gateway.text.assets import Assets
-from gateway.text.by_model import ModelAssets
-from gateway.text.prompt import encode_text
-from gateway.validation import validate_model
-from mesh import semconv
+from gateway.prompts.assets import Assets
+from gateway.prompts.by_model import ModelAssets
+from gateway.prompts.prompt import encode_text
+from gateway.tracing.traces import RecentTraces
+from gateway.validation.client_request import validate_request_id
+from gateway.validation.validate import validate_model
 from mesh.errors import InvalidRequest
+from mesh.telemetry import semconv
 
 _METHOD = f"{pb.DESCRIPTOR.services_by_name['InferenceService'].full_name}/Embed"
 

@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 
 import grpc
 
-from gateway.client_request import is_request_id
 from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import ADMISSION, begin
 from gateway.tenants.credentials import CallerCredentials, key_in
 from gateway.tenants.tenants import Tenants, Work
+from gateway.validation.client_request import is_request_id
 from mesh.errors import BatonError
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")

@@ -5,10 +5,10 @@ The trailer `endpoint-load-metrics-bin` carries an OrcaLoadReport, which gRPC's 
 from dataclasses import dataclass
 
 from baton.rpc.v1 import rpc_pb2
-from gateway.requests import RequestPhase
-from gateway.service import Gateway
-from gateway.usage import TokenUsage
-from mesh.jobs import Tier
+from gateway.answers.usage import TokenUsage
+from gateway.attaching.service import Gateway
+from gateway.sequencing.requests import RequestPhase
+from mesh.messages.jobs import Tier
 
 TRAILER = "endpoint-load-metrics-bin"
 

@@ -1,10 +1,11 @@
-"""How messages of gRPC APIs spell the fields of a request, for the errors of gateway/validation.py and its helpers."""
+"""How messages of gRPC APIs spell the fields of a request, for the errors of gateway/validation/validate.py and its
+helpers."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gateway.lengths import MAX_LISTED
+from gateway.prompts.lengths import MAX_LISTED
 from mesh.errors import InvalidRequest
 
 

@@ -1,8 +1,8 @@
-"""The options of a gRPC request that adjust logits, as gateway/adjustments.py takes them. Nothing is converted here: a
-message may hold more than will be accepted."""
+"""The options of a gRPC request that adjust logits, as gateway/validation/adjustments.py takes them. Nothing is
+converted here: a message may hold more than will be accepted."""
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.adjustments import AdjustmentFields
+from gateway.validation.adjustments import AdjustmentFields
 
 
 def adjustment_fields(sampling: pb.SamplingOptions) -> AdjustmentFields:

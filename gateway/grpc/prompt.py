@@ -11,11 +11,11 @@ from typing import Any
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.conversation import CHAT_FIELDS, OTHER_FIELDS, parse_conversation
 from gateway.grpc.names import Names, respelled
-from gateway.lengths import validate_length
-from gateway.text.assets import Assets
-from gateway.text.prompt import ChatPrompt, encode_chat
+from gateway.prompts.assets import Assets
+from gateway.prompts.lengths import validate_length
+from gateway.prompts.prompt import ChatPrompt, encode_chat
+from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
 from gateway.text.tool_calls import PLAIN, AnswerFormat
-from gateway.text.truncation import Truncation, encode_cut, truncation_of
 from mesh.errors import InvalidRequest
 
 _SLICE = 16_384  # ids that are converted in one piece

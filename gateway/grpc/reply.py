@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from itertools import islice
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.answer import Answer
-from gateway.client_request import ClientRequest
-from gateway.core import PromptScores
-from gateway.events import Delta, Finished
+from gateway.answers.answer import Answer
+from gateway.answers.events import Delta, Finished
+from gateway.answers.usage import timings_of, usage_of
+from gateway.core.interface import PromptScores
 from gateway.grpc.request import AskedRequest, class_of
 from gateway.grpc.tools import tool_call, tool_call_part
 from gateway.grpc.whole import sent_answer
 from gateway.receipts.answers.file import RECEIPT, SALT
 from gateway.receipts.receipts import OpenReceipt
-from gateway.usage import timings_of, usage_of
-from mesh.jobs import End
+from gateway.validation.client_request import ClientRequest
+from mesh.messages.jobs import End
 
 _SCORED = 512  # tokens of a prompt whose logprobs are one event, wherever they were computed
 _IDS = 16_384  # ids of a prompt that are converted in one piece

@@ -1,5 +1,5 @@
-"""Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None; gateway/validation.py fills in
-defaults.
+"""Requests of baton.inference.v1 as `ClientRequest`. An absent field stays None; gateway/validation/validate.py fills
+in defaults.
 
 Step 1 of a request's life over gRPC. What a client can repeat is counted before it is converted, and long lists are
 converted in slices, so that no request stops the event loop."""
@@ -10,25 +10,25 @@ from functools import partial
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.adjustments import find_adjustments
-from gateway.client_request import ClientRequest
-from gateway.fields import Fields
 from gateway.grpc.calls import Call
 from gateway.grpc.conversation import CHAT_FIELDS
 from gateway.grpc.names import NAMES, Names, respelled
 from gateway.grpc.options import adjustment_fields
 from gateway.grpc.prompt import ParsedPrompt, ids_of, parse_prompt
 from gateway.grpc.tools import CHOICE_FIELD
-from gateway.observability.record import RequestRecord
+from gateway.prompts.assets import Assets
 from gateway.receipts.draft import spelled_class, split_class
 from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_structured_outputs
-from gateway.text.assets import Assets
 from gateway.text.formats import HERMES
-from gateway.validation import MAX_CHOICES, MAX_TOP_LOGPROBS
+from gateway.tracing.record import RequestRecord
+from gateway.validation.adjustments import find_adjustments
+from gateway.validation.client_request import ClientRequest
+from gateway.validation.fields import Fields
+from gateway.validation.validate import MAX_CHOICES, MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
 
-MOST_STOPS = 1024  # stop strings that are converted; gateway/validation.py has the setting's limit
+MOST_STOPS = 1024  # stop strings that are converted; gateway/validation/validate.py has the setting's limit
 
 
 @dataclass(frozen=True, slots=True)

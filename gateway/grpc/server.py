@@ -7,10 +7,10 @@ client whose host vanished holds no decode slot."""
 from collections.abc import Sequence
 from typing import Any
 
-from mesh.config import GatewayConfig
-from mesh.grpc_network import AddServices
-from mesh.grpc_server import GrpcListening
-from mesh.tls import tls_files
+from mesh.config.services import GatewayConfig
+from mesh.network.grpc_network import AddServices
+from mesh.network.grpc_server import GrpcListening
+from mesh.network.tls import tls_files
 
 PING_MS, PONG_MS = 20_000, 10_000
 

@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.core import Core
+from gateway.core.interface import Core
 from gateway.grpc.calls import answered
 from gateway.grpc.conversation import CHAT_FIELDS, parse_conversation
 from gateway.grpc.prompt import encode_conversation, ids_of
-from gateway.text.by_model import ModelAssets
-from gateway.text.prompt import LONG_CHARACTERS, encode_text
-from gateway.validation import validate_model
+from gateway.prompts.by_model import ModelAssets
+from gateway.prompts.prompt import LONG_CHARACTERS, encode_text
+from gateway.validation.validate import validate_model
 from mesh.errors import InvalidRequest
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.json_text import parse_json_object
+from gateway.text.json_text import parse_json_object
 from gateway.text.tool_calls import ToolCall
 from gateway.text.tool_choice import ToolChoice, ToolMode
 from gateway.text.tools import MAX_TOOLS

@@ -7,19 +7,17 @@ prompt have an entry for each of its tokens, also for the first, which has no lo
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.vllm.v1 import vllm_pb2 as vllm
 from gateway.grpc.calls import Call, handlers
+from gateway.grpc.generating import Generating
 from gateway.grpc.names import Names
 from gateway.grpc.request import AskedRequest
 from mesh.errors import InvalidRequest
-
-if TYPE_CHECKING:
-    from gateway.grpc.api import Generating
 
 SERVICE = vllm.DESCRIPTOR.services_by_name["Inference"]
 SIXTY_FOUR_BITS = 2**64 - 1
@@ -52,12 +50,12 @@ _SAMPLING = ("top_k", "top_p", "min_p")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 
-def vllm_handlers(generating: "Generating") -> grpc.GenericRpcHandler:
+def vllm_handlers(generating: Generating) -> grpc.GenericRpcHandler:
     return handlers(SERVICE, _Inference(generating))
 
 
 class _Inference:
-    def __init__(self, generating: "Generating") -> None:
+    def __init__(self, generating: Generating) -> None:
         self._generating = generating
 
     async def Generate(self, raw: bytes, context: Any) -> vllm.GenerateResponse:

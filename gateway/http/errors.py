@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
-from gateway.observability.record import RequestRecord
+from gateway.tracing.record import RequestRecord
 from mesh.errors import BatonError
 
 SPENT = "tokens_spent"  # key of an error's details

@@ -7,12 +7,12 @@ import ipaddress
 import re
 from itertools import count
 
+from msgspec.json import encode
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.http import errors as http_errors
-from gateway.openai.sse import encode
-from mesh.config import GatewayConfig
-from mesh.config_checks import is_loopback
+from mesh.config.config_checks import is_loopback
+from mesh.config.services import GatewayConfig
 from mesh.errors import brief
 
 LOCAL, REASON = "localhost", "UNKNOWN_HOST"

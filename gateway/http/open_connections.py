@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.http.writing import JoinedWrites
-from mesh.door_config import DoorConfig
+from mesh.config.door_config import DoorConfig
 
 
 class Droppable(Protocol):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from starlette.types import Receive, Scope
 
-from mesh.door_config import DoorConfig
+from mesh.config.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, InvalidRequest, Unavailable, UnsupportedMedia, brief
 
 SMALL_BYTES = 64 * 1024  # the bytes of a body up to here do not count as held

@@ -3,8 +3,9 @@
 from http import HTTPStatus
 from itertools import count
 
+from msgspec.json import encode
+
 from gateway.http import errors as http_errors
-from gateway.openai.sse import encode
 
 REASONS = {
     400: "MALFORMED_REQUEST",

@@ -15,9 +15,9 @@ import uvicorn
 
 from gateway.http.connection import ClientConnection
 from gateway.http.open_connections import OpenConnections
-from mesh.config_checks import split_address
-from mesh.door_config import DoorConfig
-from mesh.grpc_network import AddressError
+from mesh.config.config_checks import split_address
+from mesh.config.door_config import DoorConfig
+from mesh.network.grpc_network import AddressError
 
 CLOSE_SECONDS = 5  # answers under way get so long when the server closes
 HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is dropped

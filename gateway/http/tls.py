@@ -4,8 +4,8 @@ The settings `tls_*` are another matter: they are between the services of the me
 
 import ssl
 
-from mesh.config_checks import ConfigError
-from mesh.door_config import DoorConfig
+from mesh.config.config_checks import ConfigError
+from mesh.config.door_config import DoorConfig
 
 
 def http_tls(config: DoorConfig) -> ssl.SSLContext | None:

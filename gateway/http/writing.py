@@ -1,9 +1,9 @@
 """The writing side of one HTTP connection: it bounds the bytes that wait for a client, and ends one that never reads.
 
 What is written and not yet sent is bounded, here and in the kernel: uvicorn's `send` waits while the transport has more
-than WRITE_BYTES, so a client that is behind holds back its own answer (gateway/held.py) and costs no memory. A client
-that takes nothing for `reader_seconds` is disconnected. The application finds this object in its scope.
-gateway/http/connection.py adds what comes in."""
+than WRITE_BYTES, so a client that is behind holds back its own answer (gateway/sequencing/unread.py) and costs no
+memory. A client that takes nothing for `reader_seconds` is disconnected. The application finds this object in its
+scope. gateway/http/connection.py adds what comes in."""
 
 import asyncio
 import socket
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from msgspec.json import encode
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.http.read import ClientGone
-from gateway.openai.sse import encode
 
 WRITE_BYTES = 32 * 1024  # in the transport; with more the answer waits
 UNSENT_BYTES = 32 * 1024  # in the kernel and not yet sent, likewise

@@ -5,14 +5,14 @@ With one model both are the same counts, and the gateway reports to them directl
 
 from collections.abc import Iterable, Mapping
 
-from gateway.attached import AttachedWorker
 from gateway.observability.metrics import GatewayMetrics
-from gateway.observability.observer import RequestObserver
-from gateway.requests import GatewayRequest
-from gateway.router import RouteDecision
+from gateway.routing.router import RouteDecision
+from gateway.sequencing.observer import RequestObserver
+from gateway.sequencing.requests import GatewayRequest
+from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError
-from mesh.jobs import Tier, Token
-from mesh.reports import Prefilled
+from mesh.messages.jobs import Tier, Token
+from mesh.messages.reports import Prefilled
 
 
 class MetricsByModel:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from gateway.attached import AttachedWorker
+from gateway.attaching.service import Gateway
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.foreign_names import OTEL, VLLM
 from gateway.observability.foreign_sources import gen_ai_sources, vllm_sources
@@ -18,11 +18,11 @@ from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.sources import Source, by_label, by_value, joined, nothing, views
 from gateway.observability.text import MetricSeries
 from gateway.observability.worker_series import WorkerSeries, labels_of
-from gateway.requests import RequestPhase
-from gateway.service import Gateway
+from gateway.sequencing.requests import RequestPhase
 from gateway.tenants.limits import TenantUse
 from gateway.tenants.tenants import Tenants
-from mesh.jobs import Tier
+from gateway.workers.attached import AttachedWorker
+from mesh.messages.jobs import Tier
 
 GATEWAY = "gateway"  # the label `tier` of the gateway's own series
 PROCESS = "process"  # label of what one of several processes of a gateway counts itself

@@ -3,7 +3,7 @@
 Each shows what a metric of gateway/observability/metric_names.py counts, as the other program defines it."""
 
 from gateway.observability.metric_spec import counter, gauge, histogram
-from mesh import buckets as at
+from mesh.telemetry import buckets as at
 
 MODEL = ("model_name", "engine")
 GEN_AI = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_response_model")

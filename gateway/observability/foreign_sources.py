@@ -3,13 +3,13 @@ workers last reported. To vLLM's dashboards the whole mesh is one engine."""
 
 from collections.abc import Callable, Iterator
 
+from gateway.attaching.service import Gateway
 from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.sources import Source, views
 from gateway.observability.text import MetricSeries
-from gateway.requests import RequestPhase
-from gateway.service import Gateway
-from mesh.jobs import Tier
+from gateway.sequencing.requests import RequestPhase
+from mesh.messages.jobs import Tier
 
 ENGINE = "0"  # the number of that engine
 PROVIDER = "baton"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from mesh.buckets import Buckets
-from mesh.telemetry import TraceContext
+from mesh.telemetry.buckets import Buckets
+from mesh.telemetry.spans import TraceContext
 
 
 @dataclass(frozen=True, slots=True)

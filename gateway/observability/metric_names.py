@@ -5,7 +5,7 @@ rules and docs/metrics.md use these names only."""
 
 from gateway.observability.foreign_names import OTEL, VLLM
 from gateway.observability.metric_spec import counter, gauge, histogram
-from mesh import buckets as at
+from mesh.telemetry import buckets as at
 
 WORKER = ("worker", "tier")  # the worker's name; gateway, prefill or decode
 TENANT = ("tenant",)

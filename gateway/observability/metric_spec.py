@@ -5,7 +5,7 @@ Names are written as PromQL writes them: a counter ends with `_total`, a histogr
 from dataclasses import dataclass
 from enum import Enum
 
-from mesh.buckets import Buckets
+from mesh.telemetry.buckets import Buckets
 
 
 class MetricKind(Enum):

@@ -8,14 +8,17 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
-from gateway.attached import AttachedWorker
-from gateway.core import ChoiceRequest
-from gateway.deaths import STALLED
-from gateway.handing_over import DRAINED
+from gateway.attaching.handing_over import DRAINED
+from gateway.core.interface import ChoiceRequest
 from gateway.observability.histograms import HistogramFamily
-from gateway.requests import READER_BEHIND, GatewayRequest
-from gateway.router import RouteDecision
-from mesh.buckets import (
+from gateway.routing.router import RouteDecision
+from gateway.sequencing.deaths import STALLED
+from gateway.sequencing.requests import READER_BEHIND, GatewayRequest
+from gateway.workers.attached import AttachedWorker
+from mesh.errors import BatonError, Cancelled
+from mesh.messages.jobs import End, Reason, Tier, Token
+from mesh.messages.reports import Distribution, Prefilled
+from mesh.telemetry.buckets import (
     CHOICES,
     DELAY,
     FIRST_TOKEN,
@@ -28,10 +31,7 @@ from mesh.buckets import (
     REQUEST_TOKENS,
     STAGE,
 )
-from mesh.errors import BatonError, Cancelled
-from mesh.jobs import End, Reason, Tier, Token
-from mesh.reports import Distribution, Prefilled
-from mesh.telemetry import TraceContext
+from mesh.telemetry.spans import TraceContext
 
 # Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
 PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cancelled")

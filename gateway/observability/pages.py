@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.attached import AttachedWorker
-from gateway.http.info import error_page
-from gateway.service import Gateway
+from gateway.attaching.service import Gateway
+from gateway.dialects.info import error_page
+from gateway.workers.attached import AttachedWorker
 from mesh.errors import InvalidRequest, brief
-from mesh.page_map import PAGE_STATES, spell
-from mesh.page_reports import MOST_LISTED
-from mesh.reports import PageHolder, PageReport
+from mesh.messages.reports import PageHolder, PageReport
+from mesh.sessions.page_map import PAGE_STATES, spell
+from mesh.sessions.page_reports import MOST_LISTED
 
 Json = dict[str, Any]
 MOST_PAGES = (1 << 32) - 1
@@ -83,7 +83,10 @@ def worker_pages(gateway: Gateway, worker: AttachedWorker, report: PageReport | 
 
 
 def holder_json(gateway: Gateway, holder: PageHolder) -> Json:
-    request, writer = gateway.sequencer.requests.get(holder.request), gateway.workers.get(holder.writer)
+    request, writer = (
+        gateway.sequencer.requests.get(holder.request),
+        gateway.workers.get(holder.writer),
+    )
     return {
         "what": holder.what,
         "state": holder.state,

@@ -6,7 +6,7 @@ from itertools import chain
 from gateway.observability.histograms import HistogramFamily
 from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.text import MetricSeries
-from mesh.buckets import Buckets
+from mesh.telemetry.buckets import Buckets
 
 Source = Callable[[MetricSpec], Iterable[MetricSeries]]
 

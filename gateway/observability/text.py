@@ -10,7 +10,7 @@ from functools import cache
 
 from gateway.observability.histograms import Exemplar, HistogramView
 from gateway.observability.metric_spec import MetricKind, MetricSpec
-from mesh.buckets import Buckets
+from mesh.telemetry.buckets import Buckets
 
 CLASSIC = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"

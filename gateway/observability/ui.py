@@ -11,14 +11,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from gateway.attaching.service import Gateway
+from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
 from gateway.observability.broadcast import Broadcast
 from gateway.observability.page_files import HEADERS, read_page_files
 from gateway.observability.ui_state import maps_of, now_seconds, state_of
-from gateway.openai.sse import encode
-from gateway.service import Gateway
 from mesh.errors import brief
-from mesh.orders import Watch
+from mesh.messages.orders import Watch
 
 WATCH_SECONDS = 6  # a worker goes on sending page maps so long after the last Watch
 WATCH_EVERY_SECONDS = 2.0

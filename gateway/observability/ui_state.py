@@ -7,12 +7,12 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
-from gateway.attached import AttachedWorker
-from gateway.requests import GatewayRequest, RequestPhase
-from gateway.service import Gateway
-from gateway.silent import SilentWorker
-from gateway.tally import EndedRequest, attempts_of, trace_id_of
-from mesh.page_map import PAGE_STATES, spell
+from gateway.attaching.service import Gateway
+from gateway.attaching.silent_workers import SilentWorker
+from gateway.sequencing.ended_requests import EndedRequest, attempts_of, trace_id_of
+from gateway.sequencing.requests import GatewayRequest, RequestPhase
+from gateway.workers.attached import AttachedWorker
+from mesh.sessions.page_map import PAGE_STATES, spell
 
 MOST_REQUESTS = 200  # requests in flight that are listed one by one, the oldest first
 

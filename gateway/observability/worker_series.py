@@ -6,10 +6,10 @@ Names that this version does not know are left out; so a gateway and newer worke
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from gateway.attached import AttachedWorker
 from gateway.observability.histograms import HistogramView
 from gateway.observability.metric_names import TABLE
 from gateway.observability.text import MetricSeries
+from gateway.workers.attached import AttachedWorker
 
 MOST_SERIES = 100  # of one metric and one worker
 # Names of a worker's counts -> the metric, and the values of its labels behind `worker` and `tier`.

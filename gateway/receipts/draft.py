@@ -8,13 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from gateway.events import Delta, Event, Finished
+from gateway.answers.events import Delta, Event, Finished
 from gateway.receipts.canonical import FORMAT, Json
 from gateway.receipts.hashes import MOST_MARKS, digest, id_bytes, token_hashes
 from gateway.receipts.parameters import parameters_of
-from gateway.validation import ValidRequest
+from gateway.validation.validate import ValidRequest
 from mesh.errors import InvalidRequest
-from mesh.jobs import End
+from mesh.messages.jobs import End
 
 MAX_CLASS_CHARACTERS = 256
 _FINGERPRINT = " fingerprint "

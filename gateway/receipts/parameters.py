@@ -9,8 +9,8 @@ from typing import Any
 from gateway.receipts.canonical import Json
 from gateway.receipts.hashes import digest, id_bytes
 from gateway.text.tool_calls import AnswerFormat
-from gateway.validation import ValidRequest
-from mesh.jobs import Adjustments
+from gateway.validation.validate import ValidRequest
+from mesh.messages.jobs import Adjustments
 
 HASHED = (
     "stop",

@@ -10,8 +10,8 @@ from random import Random
 
 import msgspec
 
-from gateway.answer import Answer
-from gateway.events import Event
+from gateway.answers.answer import Answer
+from gateway.answers.events import Event
 from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.answers.file import RECEIPT, SALT
 from gateway.receipts.answers.reading import loads_slowly
@@ -20,7 +20,7 @@ from gateway.receipts.canonical import Json
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.kept import KeptReceipts
 from gateway.receipts.signing import KeyFileError, SigningKey, load_or_make
-from gateway.validation import ValidRequest
+from gateway.validation.validate import ValidRequest
 from mesh.errors import InvalidRequest
 
 log = logging.getLogger("baton.gateway")

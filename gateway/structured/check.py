@@ -13,7 +13,7 @@ from gateway.structured.costly import CostlyGrammars, is_costly
 from gateway.structured.forms import Added, Form
 from gateway.structured.schema import MAX_BYTES
 from mesh.errors import InvalidRequest
-from mesh.grammar import Grammars
+from mesh.messages.grammar import Grammars
 
 THREADS = 2
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import BinaryIO, NoReturn
 
-from mesh.grammar import NO_TEXT, GrammarFault, Grammars
+from mesh.messages.grammar import NO_TEXT, GrammarFault, Grammars
 
 MOST_SECONDS = 1.0  # of processor time for one grammar
 PATIENCE_SECONDS = 60.0  # of the clock, on a machine that has no time

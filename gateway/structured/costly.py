@@ -15,10 +15,10 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from gateway.fair_turns import FairTurns
+from gateway.fairness.client_turns import FairTurns
 from gateway.structured.compiling import WHY_NOT
 from mesh.errors import Unavailable
-from mesh.grammar import is_of_client
+from mesh.messages.grammar import is_of_client
 
 PLAIN_REPEATS = 100  # of a grammar that is compiled in some milliseconds; the cost may be their square
 PLAIN_CHARACTERS = 16_384

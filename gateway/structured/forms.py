@@ -10,10 +10,10 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from gateway.json_text import parse_json_text
 from gateway.structured.schema import MAX_BYTES, WHITE_SPACE, json_grammar
+from gateway.text.json_text import parse_json_text
 from mesh.errors import InvalidRequest, brief
-from mesh.grammar import client_grammar
+from mesh.messages.grammar import client_grammar
 
 Json = dict[str, Any]
 Added = Mapping[str, int]  # ids of tokens that are added to a vocabulary, by their text

@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.json_text import parse_json_text
+from gateway.text.json_text import parse_json_text
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]

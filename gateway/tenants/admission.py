@@ -1,8 +1,8 @@
 """One client request as its tenant's: what it may run, what it spends, and whose cache it shares.
 
 Step 1 of a request's life. A front door makes the admission before it reads the body, validation adds the choices when
-it knows them (gateway/validation.py), and the record of the request reports what runs
-(gateway/observability/record.py). It ends with the request's last byte."""
+it knows them (gateway/validation/validate.py), and the record of the request reports what runs
+(gateway/tracing/record.py). It ends with the request's last byte."""
 
 import hashlib
 import hmac

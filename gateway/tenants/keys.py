@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 
 from gateway.tenants.rows import KeyTable, parse_table
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 log = logging.getLogger("baton.tenants")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 LEAST_PRIORITY, MOST_PRIORITY = -600, 600
 MOST_NUMBER = 10**12

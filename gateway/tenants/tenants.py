@@ -1,7 +1,7 @@
 """The tenants of a gateway: finds out whose a request is, and keeps what each tenant uses.
 
-Both front doors ask here before they read a request's body (gateway/http/guard.py, gateway/grpc/guard.py). Limits hold
-for one gateway process: each counts what it serves itself."""
+Both front doors ask here before they read a request's body (gateway/dialects/guard.py, gateway/grpc/guard.py). Limits
+hold for one gateway process: each counts what it serves itself."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from gateway.tenants.credentials import CallerCredentials
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.limits import TenantUse
 from gateway.tenants.rows import Tenant
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 from mesh.errors import Forbidden, Unauthenticated
 
 log = logging.getLogger("baton.tenants")

@@ -14,7 +14,7 @@ from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.fair_turns import FairTurns
+from gateway.fairness.client_turns import FairTurns
 from gateway.text.jinja import Now
 from mesh.errors import InvalidRequest, Unavailable
 

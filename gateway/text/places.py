@@ -1,7 +1,7 @@
 """Where the text of each token begins in its choice: the offsets of logprobs."""
 
 from gateway.text.tokenizer import ModelTokenizer
-from mesh.jobs import Token
+from mesh.messages.jobs import Token
 
 
 class TokenPlaces:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mesh.jobs import Pooling
+from mesh.messages.jobs import Pooling
 
 FILE = "1_Pooling/config.json"
 MODES = {"pooling_mode_lasttoken": Pooling.LAST, "pooling_mode_mean_tokens": Pooling.MEAN}

@@ -6,7 +6,7 @@ continuing an answer at another gateway relies on."""
 
 from dataclasses import dataclass
 
-from mesh.jobs import Token
+from mesh.messages.jobs import Token
 
 
 @dataclass(frozen=True, slots=True)

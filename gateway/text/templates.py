@@ -10,8 +10,8 @@ import jinja2
 
 from gateway.text.chat import ChatTemplate
 from gateway.text.jinja import Now
-from mesh.config_checks import ConfigError
-from mesh.small_files import read_small
+from mesh.config.config_checks import ConfigError
+from mesh.config.small_files import read_small
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 

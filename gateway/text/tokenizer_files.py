@@ -10,8 +10,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 
-from mesh.config_checks import ConfigError
-from mesh.small_files import TOKENIZER_BYTES
+from mesh.config.config_checks import ConfigError
+from mesh.config.small_files import TOKENIZER_BYTES
 
 Json = Mapping[str, Any]
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

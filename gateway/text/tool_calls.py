@@ -13,7 +13,7 @@ from gateway.text.formats import HERMES, ReasoningFormat, ToolFormat
 from gateway.text.parsed import Parsed
 from gateway.text.stops import TextPiece
 from gateway.text.tool_choice import NO_TOOLS, OfferedTools
-from mesh.jobs import Token
+from mesh.messages.jobs import Token
 
 _ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 _SHORT = 9  # letters and digits of an id that the templates of Mistral accept

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.json_text import parse_json_object
 from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
 from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
+from gateway.text.json_text import parse_json_object
 from gateway.text.tool_choice import NO_TOOLS, OfferedTools, ToolMode, parse_tool_choice
 from mesh.errors import InvalidRequest, brief
 

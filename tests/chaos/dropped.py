@@ -16,7 +16,7 @@ import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from mesh.config_checks import split_address
+from mesh.config.config_checks import split_address
 
 DOORS = ("http", "grpc")
 STAGES = (

@@ -18,8 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.health import get_json
-from gateway.observability.traces import KEPT_REQUESTS
+from cli.connecting.health import get_json
+from gateway.tracing.traces import KEPT_REQUESTS
 from tests.chaos.dropped import STAGES, Dropping, recorded_head
 from tests.harness.mesh import ProcessMesh, process_mesh
 from tests.harness.process import QUIET_SECONDS, pages_held

@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from cli.ports import free_address
+from cli.local_mesh.ports import free_address
 from tests.clients.environments import BUILD, InstallFailed, command_of
 from tests.clients.running import TriedClient, try_client
 from tests.clients.table import CLIENTS, RealClient

@@ -17,8 +17,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.ports import free_address
-from mesh.settings import read_settings
+from cli.local_mesh.ports import free_address
+from mesh.config.settings import read_settings
 from tests.dashboards.drawing import draw
 from tests.dashboards.run import RULES, DashboardRun, Show, watched_run
 from tests.dashboards.tools import PrometheusTools, ToolMissing, prometheus_tools

@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 from openai import APIError, AsyncOpenAI
 
-from cli.running import complete
-from cli.supervisor import Supervisor
-from mesh.config import MeshConfig
+from cli.local_mesh.running import complete
+from cli.local_mesh.supervisor import Supervisor
+from mesh.config.services import MeshConfig
 from tests.harness.client import MeshClient, TokenRequest, prompt_of
 
 CLIENTS = 4  # requests at a time

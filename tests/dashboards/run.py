@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from cli.mesh import services_of
-from cli.running import running_mesh
-from mesh.config import MeshConfig
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.services import MeshConfig
 from tests.dashboards.board import Board, read_boards
 from tests.dashboards.check import CheckedBoard, QueryWindow, check_board, check_recorded, check_rules
 from tests.dashboards.load import Faults, MixedLoad

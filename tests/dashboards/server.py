@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from cli.ports import free_address
+from cli.local_mesh.ports import free_address
 
 READY_SECONDS, ANSWER_SECONDS = 30.0, 20.0
 SCRAPE_SECONDS = 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import DEVNULL
 
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 
 
 class ToolMissing(Exception):

@@ -21,14 +21,14 @@ from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
 from engine.formats.gguf_blocks import BLOCK_TYPES
 from engine.formats.stored import Stored, StoredMatrix, Tensor, widened
-from engine.layer_groups import unreported
+from engine.integers.numbers import dequantized
 from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import open_weights
-from engine.plan import Piece
-from engine.quantization.numbers import dequantized
-from mesh.jobs import Sampling
+from engine.step.layer_groups import unreported
+from engine.step.plan import Piece
+from mesh.messages.jobs import Sampling
 
 MOST_LOGIT = 0.05  # of the largest logit, for integer products
 MOST_WIDENED = 0.01  # for products of the widened numbers

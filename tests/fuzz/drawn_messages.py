@@ -11,10 +11,10 @@ from random import Random
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from mesh.codec import CodecError, Envelope
-from mesh.jobs import Ticket
-from mesh.messages import Message
-from mesh.page_shape import PageShape
+from mesh.messages.codec import CodecError, Envelope
+from mesh.messages.jobs import Ticket
+from mesh.messages.message import Message
+from mesh.messages.page_shape import PageShape
 from tests.fuzz.cases import ODD_INTS, chance, mutated
 from tests.fuzz.drawn_shapes import OURS, drawn_shape, odd_shape
 

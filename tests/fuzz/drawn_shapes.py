@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 from random import Random
 from typing import Any
 
-from mesh.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
+from mesh.messages.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
 from tests.fuzz.cases import ODD_INTS, chance
 
 HEADS, DIM = 2, 4

@@ -3,7 +3,7 @@
 from random import Random
 
 from kvtransfer.transfer import Span
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 from tests.fuzz.cases import ODD_INTS, chance
 
 

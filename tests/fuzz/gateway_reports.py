@@ -7,24 +7,24 @@ alarms, the state for pages, and spans as they are exported."""
 from random import Random
 from typing import Any, cast, get_args
 
-from gateway.attached import AttachedWorker
-from gateway.core import ChoiceRequest
+from gateway.attaching.service import Gateway
+from gateway.core.interface import ChoiceRequest
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
 from gateway.observability.text import head, lines
-from gateway.observability.traces import RecentTraces
 from gateway.observability.ui_state import maps_of, state_of
-from gateway.router import Local
-from gateway.service import Gateway
-from mesh.codec import UP
-from mesh.jobs import End, FullKind, Reason, Sampling, Ticket, Tier, Token
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Up
-from mesh.otlp_bytes import Batch
-from mesh.report_checks import report_problem
-from mesh.reports import Full, Hello, Load, Lost, PrefixChange, TokenOf, Tokens
-from mesh.session import BadMessage
-from mesh.telemetry import RecordingTelemetry
+from gateway.routing.router import Local
+from gateway.tracing.traces import RecentTraces
+from gateway.workers.attached import AttachedWorker
+from mesh.messages.codec import UP
+from mesh.messages.jobs import End, FullKind, Reason, Sampling, Ticket, Tier, Token
+from mesh.messages.message import Up
+from mesh.messages.report_checks import report_problem
+from mesh.messages.reports import Full, Hello, Load, Lost, PrefixChange, TokenOf, Tokens
+from mesh.network.memory_network import MemoryNetwork
+from mesh.sessions.session import BadMessage
+from mesh.telemetry.otlp_bytes import Batch
+from mesh.telemetry.spans import RecordingTelemetry
 from tests.fuzz.case_loop import case_loop
 from tests.fuzz.cases import Wrong, chance
 from tests.fuzz.drawn_messages import drawn, odd, over_the_wire

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 import baton_kernels
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 from tests.fuzz.cases import Wrong
 
 _WORD = 8

@@ -8,11 +8,11 @@ from random import Random
 from typing import cast
 
 from kvtransfer.transfer import Span, TransferError
-from mesh.codec import KV_BACK
-from mesh.jobs import Ticket
-from mesh.kv_messages import Abort, KvHello, Landed, Landing, Later, Resend
-from mesh.messages import Heartbeat, Message
-from mesh.session import BadMessage
+from mesh.messages.codec import KV_BACK
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import Abort, KvHello, Landed, Landing, Later, Resend
+from mesh.messages.message import Heartbeat, Message
+from mesh.sessions.session import BadMessage
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.fuzz.case_loop import CaseLoop, case_loop
 from tests.fuzz.cases import ODD_INTS, Wrong, chance

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.sessions import Peer
-from decode_svc.requests import DecodePhase, PageOwner
-from engine.pages import PageState
-from mesh.codec import KV_OUT
-from mesh.jobs import Ticket, Token
-from mesh.kv_messages import Commit, Computing, KvHello, Quiet, Ready, Written
-from mesh.messages import Heartbeat, Message
-from mesh.session import BadMessage
+from decode_svc.request.requests import DecodePhase, PageOwner
+from engine.pool.pages import PageState
+from mesh.messages.codec import KV_OUT
+from mesh.messages.jobs import Ticket, Token
+from mesh.messages.kv_messages import Commit, Computing, KvHello, Quiet, Ready, Written
+from mesh.messages.message import Heartbeat, Message
+from mesh.sessions.session import BadMessage
 from tests.fuzz.case_loop import CaseLoop, case_loop
 from tests.fuzz.cases import ODD_INTS, Wrong, chance
 from tests.fuzz.drawn_messages import drawn, odd, over_the_wire

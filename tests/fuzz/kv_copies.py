@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from kvtransfer.shm import HostCopies
 from kvtransfer.span_reader import span_reader
-from mesh.page_shape import PageShape, opaque_pages
+from mesh.messages.page_shape import PageShape, opaque_pages
 from tests.fuzz.cases import Wrong, chance
 from tests.fuzz.drawn_shapes import OURS, shape_of
 from tests.fuzz.drawn_spans import drawn_spans

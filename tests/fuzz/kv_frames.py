@@ -13,14 +13,14 @@ from typing import Any, cast
 import numpy as np
 
 import baton_kernels
-from decode_svc.requests import OpenLanding, layer_mask
+from decode_svc.request.requests import OpenLanding, layer_mask
 from kvtransfer.frames import GREETING_BYTES, Greeting, PoolHandle
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, pack_portion
 from kvtransfer.tcp import TcpOptions, TcpReceiver
 from kvtransfer.tcp_wires import PlainWire, TlsWire
 from kvtransfer.transfer import Arrived, Span
-from mesh.jobs import Ticket
-from mesh.page_shape import PageShape, opaque_pages
+from mesh.messages.jobs import Ticket
+from mesh.messages.page_shape import PageShape, opaque_pages
 from tests.fuzz.case_loop import CaseLoop, case_loop
 from tests.fuzz.cases import ODD_INTS, Wrong, chance, mutated
 from tests.fuzz.guarded_pool import GuardedPool

@@ -18,7 +18,7 @@ from kvtransfer.frames import GREETING_BYTES, WELCOME_BYTES, Greeting, Malformed
 from kvtransfer.mapped import MappedReceiver
 from kvtransfer.pool import SharedPool
 from kvtransfer.rdma import RdmaOptions, RdmaReceiver
-from mesh.page_fit import transport_obstacle
+from mesh.messages.page_fit import transport_obstacle
 from tests.fuzz.case_loop import CaseLoop, case_loop
 from tests.fuzz.cases import ODD_INTS, Wrong, chance, mutated
 from tests.fuzz.drawn_shapes import OURS, drawn_shape

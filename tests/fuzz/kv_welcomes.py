@@ -20,8 +20,8 @@ from kvtransfer.shm import HostCopies
 from kvtransfer.side_channel import greet
 from kvtransfer.tcp_writer import PLAIN, TLS, _parse, _welcome
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_fit import page_obstacle
-from mesh.page_shape import PageShape
+from mesh.messages.page_fit import page_obstacle
+from mesh.messages.page_shape import PageShape
 from tests.fuzz.cases import ODD_INTS, Wrong, chance, mutated
 from tests.fuzz.drawn_shapes import OURS, drawn_shape, shape_of
 from tests.fuzz.drawn_spans import drawn_spans

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 from decode_svc.handoff.writers import SECRET_BYTES, Writers
-from mesh.kv_messages import KvHello
-from mesh.mesh_token import HEADER, MeshToken
-from mesh.tls import TlsFiles
-from mesh.token_guard import OPEN_SERVICES, TokenGuard
+from mesh.messages.kv_messages import KvHello
+from mesh.network.mesh_token import HEADER, MeshToken
+from mesh.network.tls import TlsFiles
+from mesh.network.token_guard import OPEN_SERVICES, TokenGuard
 from tests.fuzz.case_loop import case_loop
 from tests.fuzz.cases import Wrong, chance, mutated
 from tests.unit.certificates import Authority, files_in

@@ -11,22 +11,22 @@ import numpy as np
 
 from decode_svc.handoff.writers import Writers
 from kvtransfer.conversion import Conversion
-from mesh.codec import DOWN, KV_BACK, KV_OUT, UP, CodecError, decode_register, encode_register
-from mesh.field_checks import text_problem
-from mesh.grpc_stream import pieces
-from mesh.hello_checks import clamped, hello_problem, load_problem
-from mesh.job_check import JobLimits
-from mesh.jobs import Ticket
-from mesh.kv_messages import KvHello
-from mesh.messages import Down, Kv, Up
-from mesh.orders import Examine, Open, Prefill
-from mesh.packed_tokens import PackedTokens
-from mesh.page_fit import page_obstacle
-from mesh.page_map import spell
-from mesh.page_shape import PageShape
-from mesh.page_shape_checks import shape_problem
-from mesh.pairing import PageReach, choose
-from mesh.reports import Hello, Load, PageMap, Register, Tokens
+from mesh.messages.codec import DOWN, KV_BACK, KV_OUT, UP, CodecError, decode_register, encode_register
+from mesh.messages.field_checks import text_problem
+from mesh.messages.hello_checks import clamped, hello_problem, load_problem
+from mesh.messages.hello_pairs import PageReach, choose
+from mesh.messages.job_check import JobLimits
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.message import Down, Kv, Up
+from mesh.messages.orders import Examine, Open, Prefill
+from mesh.messages.packed_tokens import PackedTokens
+from mesh.messages.page_fit import page_obstacle
+from mesh.messages.page_shape import PageShape
+from mesh.messages.page_shape_checks import shape_problem
+from mesh.messages.reports import Hello, Load, PageMap, Register, Tokens
+from mesh.network.grpc_stream import pieces
+from mesh.sessions.page_map import spell
 from tests.fuzz.cases import Wrong, chance, mutated
 from tests.fuzz.drawn_messages import drawn
 from tests.fuzz.drawn_shapes import OURS

@@ -19,7 +19,7 @@ from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
 from engine.formats.gguf_folder import folder_of_gguf
 from engine.formats.stored import Stored, StoredMatrix, WidenedMatrix
-from engine.quantization.numbers import dequantized
+from engine.integers.numbers import dequantized
 from tests.fuzz.cases import ODD_INTS, chance, mutated
 from tests.unit.engine.gguf_files import gguf_bytes, mixed, of_folder, wide
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gateway.openai.sse import ChatFrames, CompletionFrames, frame
+from gateway.dialects.shared.sse import ChatFrames, CompletionFrames, frame
 from gateway.text.chat import ChatTemplate
 from gateway.text.controls import ControlTokens
 from gateway.text.formats import REASONING_FORMATS, TOOL_FORMATS
@@ -16,7 +16,7 @@ from gateway.text.stops import StopStrings, TextPiece
 from gateway.text.tool_calls import AnswerFormat, AnswerReader
 from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.errors import InvalidRequest
-from mesh.jobs import End, Token
+from mesh.messages.jobs import End, Token
 from tests.fuzz.cases import Wrong
 
 MODEL = Path(__file__).resolve().parents[2] / "engine/builtin/pair/model"
@@ -220,7 +220,7 @@ def _special(shipped: _Rendered, messages: list[dict[str, str]]) -> list[int]:
 
 def _shipped() -> _Rendered:
     if not _SHIPPED:
-        from gateway.text.assets import load_assets
+        from gateway.prompts.assets import load_assets
 
         assets = load_assets(MODEL, "shipped")
         assert assets.template is not None, "the shipped model has a chat template"

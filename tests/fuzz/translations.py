@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import msgspec
 
-from gateway.anthropic.reply import MessagesReply
-from gateway.anthropic.request import translate as translate_message
-from gateway.anthropic.types import MessagesRequest
-from gateway.events import Delta
-from gateway.responses.events import OutputItems, ResponseEvents
-from gateway.responses.request import translate as translate_response
-from gateway.responses.types import ResponsesRequest
+from gateway.answers.events import Delta
+from gateway.dialects.anthropic.reply import MessagesReply
+from gateway.dialects.anthropic.request import translate as translate_message
+from gateway.dialects.anthropic.types import MessagesRequest
+from gateway.dialects.responses.events import OutputItems, ResponseEvents
+from gateway.dialects.responses.request import translate as translate_response
+from gateway.dialects.responses.types import ResponsesRequest
+from gateway.dialects.translation.parts import AnswerParts, Happened, PartKind
+from gateway.dialects.translation.reading import Ignored
 from gateway.text.tool_calls import ToolCall
-from gateway.translation.parts import AnswerParts, Happened, PartKind
-from gateway.translation.reading import Ignored
 from mesh.errors import InvalidRequest
 
 WORDS = ("", "x", "call_1", "\u2028", "data: x\n\n", '"}', "</think>", "😀", "{}", '{"a": 1}', "[")

@@ -9,15 +9,15 @@ from dataclasses import replace
 from random import Random
 from typing import Any, cast, get_args
 
-from engine.pages import PagePool
+from engine.pool.pages import PagePool
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport
-from mesh.codec import DOWN
-from mesh.jobs import Job, Sampling, Ticket, Tier
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Down, Drain, Message
-from mesh.orders import Cancel, Examination, Examine, Open, Prefill
-from mesh.reports import Tokens
-from mesh.session import BadMessage
+from mesh.messages.codec import DOWN
+from mesh.messages.jobs import Job, Sampling, Ticket, Tier
+from mesh.messages.message import Down, Drain, Message
+from mesh.messages.orders import Cancel, Examination, Examine, Open, Prefill
+from mesh.messages.reports import Tokens
+from mesh.network.memory_network import MemoryNetwork
+from mesh.sessions.session import BadMessage
 from tests.fuzz.case_loop import CaseLoop, case_loop
 from tests.fuzz.cases import Wrong, chance
 from tests.fuzz.drawn_messages import drawn, odd, over_the_wire

@@ -8,7 +8,7 @@ import time
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.transfer import Span
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 SHAPE, PAGES = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), 32
 

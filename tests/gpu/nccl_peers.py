@@ -15,7 +15,7 @@ from kvtransfer.frames import WELCOME_BYTES, Greeting, PoolHandle
 from kvtransfer.nccl import NcclTransport
 from kvtransfer.nccl_library import UNIQUE_BYTES
 from kvtransfer.transfer import Arrived, Span
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 SHAPE, PAGES, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), 32, bytes(32)
 

@@ -21,11 +21,11 @@ from engine.cuda.page_shapes import page_shapes
 from engine.cuda.products import products_for
 from engine.cuda.runner import CudaRunner
 from engine.cuda.step_shape import StepShape
-from engine.plan import Result
+from engine.step.plan import Result
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.device_pool import DevicePool
-from mesh.jobs import Sampling
-from mesh.page_shape import opaque_pages
+from mesh.messages.jobs import Sampling
+from mesh.messages.page_shape import opaque_pages
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
 
 ROOT = Path(__file__).parents[2]

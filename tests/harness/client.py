@@ -10,7 +10,7 @@ import grpc
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from mesh.tls import TlsFiles, open_channel
+from mesh.network.tls import TlsFiles, open_channel
 
 ANSWER_SECONDS = 60.0
 

@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_serv
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, Span, Status
 
-from mesh.telemetry import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext
+from mesh.telemetry.spans import Attribute, SpanEvent, SpanKind, SpanRecord, TraceContext
 
 _KINDS = {
     Span.SPAN_KIND_INTERNAL: SpanKind.INTERNAL,

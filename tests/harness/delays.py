@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engine.plan import Plan
-from mesh.jobs import End
-from mesh.kv_messages import Commit
-from mesh.orders import Prefill
-from mesh.reports import Tokens
+from engine.step.plan import Plan
+from mesh.messages.jobs import End
+from mesh.messages.kv_messages import Commit
+from mesh.messages.orders import Prefill
+from mesh.messages.reports import Tokens
 
 # Stage, the tier that delays it, and the span that must show it: its parent among prefill and decode, and its name.
 STAGES = {
@@ -61,10 +61,11 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 
 def _gateway() -> None:
-    from gateway import sequencer
-    from gateway.attaching import Attaching
-    from gateway.http import api, out
-    from gateway.lacking import ROOM
+    from gateway.attaching.attaching import Attaching
+    from gateway.dialects import api
+    from gateway.dialects.shared import out
+    from gateway.sequencing import sequencer
+    from gateway.sequencing.reasons import ROOM
 
     def slow_parsing(parse: Any) -> Any:
         async def completion(self: Any, *arguments: Any) -> Any:
@@ -130,7 +131,7 @@ def _gateway() -> None:
 
 
 def _prefill() -> None:
-    from engine.runner import CpuRunner
+    from engine.cpu.runner import CpuRunner
     from prefill_svc.handoff import HandOff
     from prefill_svc.pushing import Pushing
     from prefill_svc.worker import PrefillWorker
@@ -181,7 +182,7 @@ def _prefill() -> None:
 def _decode() -> None:
     from decode_svc.handoff.landings import Landings
     from decode_svc.worker import DecodeWorker
-    from engine.runner import CpuRunner
+    from engine.cpu.runner import CpuRunner
 
     def late_landing(ready: Any) -> Any:
         def answer(self: Any, *arguments: Any) -> None:

@@ -8,8 +8,8 @@ from asyncio.subprocess import STDOUT, Process
 from pathlib import Path
 from typing import Any
 
-from cli.ports import free_address
-from mesh.config_checks import split_address
+from cli.local_mesh.ports import free_address
+from mesh.config.config_checks import split_address
 
 READY_SECONDS = 30.0
 # Becomes the command after asking the kernel to kill it when the test ends (PR_SET_PDEATHSIG). In this process, between

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cli.connecting.health import health
 from cli.envoy.certificates import make_authority, make_certificate
 from cli.envoy.document import plain
 from cli.envoy.members import Member
 from cli.envoy.proxy import Proxy
 from cli.envoy.render import bootstrap, render_secrets
-from cli.health import health
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
-from mesh.tls import TlsFiles
+from mesh.config.common_config import default_cache_folder
+from mesh.network.tls import TlsFiles
 from tests.harness.envoy_process import EnvoyProcess, free_ports
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess

@@ -7,10 +7,10 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from cli.health import health
-from cli.ports import free_address
+from cli.connecting.health import health
+from cli.local_mesh.ports import free_address
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, OnEvent, ServiceProcess
 from tests.harness.recording import logged

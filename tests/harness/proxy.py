@@ -5,7 +5,7 @@ It needs no rights, unlike rules of a firewall. Bytes are never changed or lost 
 import asyncio
 import random as random_module
 
-from mesh.config_checks import split_address
+from mesh.config.config_checks import split_address
 
 PIECE_BYTES = 65_536
 

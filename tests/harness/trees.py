@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-from mesh import semconv
-from mesh.telemetry import SpanRecord
+from mesh.telemetry import semconv
+from mesh.telemetry.spans import SpanRecord
 
 # The better claim first.
 CLAIMS = (

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from decode_svc.handoff.landings import Landings
-from decode_svc.requests import DecodeRequest, OpenLanding
+from decode_svc.request.requests import DecodeRequest, OpenLanding
 from decode_svc.worker import DecodeWorker
-from engine.pages import PagePool
+from engine.pool.pages import PagePool
 from prefill_svc.worker import PrefillWorker
 from tests.harness import delays
 

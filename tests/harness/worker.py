@@ -13,13 +13,13 @@ from collections.abc import Awaitable
 from typing import Any
 
 import baton_kernels
-from cli.loop import PreciseLoop
-from cli.mesh import with_model
-from cli.orphan import die_with
-from cli.serve import telemetry_of
+from cli.local_mesh.loop import PreciseLoop
+from cli.local_mesh.orphan import die_with
+from cli.local_mesh.serve import telemetry_of
+from cli.local_mesh.services import with_model
+from mesh.config.settings import read_settings
 from mesh.errors import WorkersDied
-from mesh.serving import Worker, run_together, serve_worker
-from mesh.settings import read_settings
+from mesh.sessions.serving import Worker, run_together, serve_worker
 from tests.harness import delays
 from tests.harness.events import EventHandler
 from tests.harness.orders import Orders
@@ -102,8 +102,8 @@ def _slow_copies(pause_seconds: float) -> None:
 
 def _end_at_first_loss() -> None:
     """Make the gateway end a request with an error where it would raise its attempt."""
-    from gateway.requests import GatewayRequest
-    from gateway.sequencer import Sequencer
+    from gateway.sequencing.requests import GatewayRequest
+    from gateway.sequencing.sequencer import Sequencer
 
     raise_attempt = Sequencer.raise_attempt
 
@@ -118,7 +118,7 @@ def _end_at_first_loss() -> None:
 
 def _go_on_without_clients() -> None:
     """Make the gateway go on with requests whose clients have gone."""
-    from gateway.streams import RequestStream
+    from gateway.sequencing.streams import RequestStream
 
     cancel = RequestStream.cancel
 

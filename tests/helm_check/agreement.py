@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mesh.config_checks import ConfigError
-from mesh.settings import Settings, read_settings
+from mesh.config.config_checks import ConfigError
+from mesh.config.settings import Settings, read_settings
 from tests.helm_check.chart import Document
 
 GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls|mesh-token|api-keys)$")  # the reader brings them

@@ -17,16 +17,16 @@ from decode_svc import main as decode_main
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.worker import DecodeWorker
 from engine.builtin.model import tiny
-from gateway.core import ChoiceRequest, TokenStream
-from gateway.observability.observer import UNOBSERVED, RequestObserver
-from gateway.router import Local
-from gateway.served import ServedModels
-from gateway.service import Gateway
-from mesh.grpc_network import GrpcNetwork
-from mesh.jobs import Sampling, Token
+from gateway.attaching.served_models import ServedModels
+from gateway.attaching.service import Gateway
+from gateway.core.interface import ChoiceRequest, TokenStream
+from gateway.routing.router import Local
+from gateway.sequencing.observer import UNOBSERVED, RequestObserver
+from mesh.config.worker_config import DecodeConfig, PrefillConfig
+from mesh.messages.jobs import Sampling, Token
+from mesh.network.grpc_network import GrpcNetwork
 from mesh.rules import RULES, Rules
-from mesh.serving import run_together
-from mesh.worker_config import DecodeConfig, PrefillConfig
+from mesh.sessions.serving import run_together
 from prefill_svc import main as prefill_main
 from prefill_svc.worker import PrefillWorker
 

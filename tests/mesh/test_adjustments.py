@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from engine.builtin.model import tiny
-from gateway.core import ChoiceRequest
-from gateway.router import Local
-from mesh.jobs import Adjustments, Sampling, TokenBias, TokenSequence
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.router import Local
+from mesh.messages.jobs import Adjustments, Sampling, TokenBias, TokenSequence
 from tests.mesh.test_speculation import Steady, prompt, said
 
 pytestmark = pytest.mark.mesh

@@ -2,8 +2,8 @@
 
 import pytest
 
-from decode_svc.requests import DecodePhase
-from gateway.router import Local
+from decode_svc.request.requests import DecodePhase
+from gateway.routing.router import Local
 
 pytestmark = pytest.mark.mesh
 

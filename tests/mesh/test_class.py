@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import ClassUnavailable
 from mesh.rules import RULES
 

@@ -14,12 +14,12 @@ import pytest
 import pytest_asyncio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from gateway.dialects.api import HttpApi
 from gateway.grpc import api as grpc_api
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from mesh.config import GatewayConfig
-from mesh.grpc_network import GrpcListening
+from mesh.config.services import GatewayConfig
+from mesh.network.grpc_network import GrpcListening
 from tests.harness.envoys import EnvoyMesh, envoys_only
 from tests.unit.gateway import (
     test_grpc_api,

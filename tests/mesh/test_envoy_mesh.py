@@ -15,11 +15,11 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from mesh.grpc_network import GrpcNetwork
-from mesh.jobs import Tier
-from mesh.network import Channel, StreamClosed
-from mesh.reports import Hello, Register
-from mesh.tls import TlsFiles
+from mesh.messages.jobs import Tier
+from mesh.messages.reports import Hello, Register
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.interface import Channel, StreamClosed
+from mesh.network.tls import TlsFiles
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.collector import Collector
 from tests.harness.envoy_process import EnvoyProcess, free_ports

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from mesh.grpc_network import GrpcNetwork
-from mesh.mesh_token import MeshToken
-from mesh.network import Channel, StreamClosed
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.interface import Channel, StreamClosed
+from mesh.network.mesh_token import MeshToken
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.envoys import envoy_mesh
 

@@ -10,13 +10,13 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.http.api import HttpApi
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.observability.metrics import GatewayMetrics
-from gateway.observability.traces import RecentTraces
-from gateway.text.assets import load_assets
-from mesh import semconv
-from mesh.telemetry import KeptHere
+from gateway.prompts.assets import load_assets
+from gateway.tracing.traces import RecentTraces
+from mesh.telemetry import semconv
+from mesh.telemetry.spans import KeptHere
 from tests.mesh.conftest import RealMesh
 
 pytestmark = pytest.mark.mesh

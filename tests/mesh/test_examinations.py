@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gateway.core import ChoiceRequest, PromptScores
-from gateway.router import Local
+from gateway.core.interface import ChoiceRequest, PromptScores
+from gateway.routing.router import Local
 from mesh.errors import Cancelled, PoolTooSmall
-from mesh.jobs import Pooling, Sampling
-from mesh.orders import Examination
+from mesh.messages.jobs import Pooling, Sampling
+from mesh.messages.orders import Examination
 from tests.mesh.conftest import RealMesh
 
 pytestmark = pytest.mark.mesh

@@ -15,14 +15,14 @@ import grpc
 import httpx2 as httpx
 import pytest
 
-from cli.health import health
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from cli.supervisor import ProcessState, Supervisor
+from cli.connecting.health import health
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from cli.local_mesh.supervisor import ProcessState, Supervisor
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
-from mesh.settings import read_settings
+from mesh.config.common_config import default_cache_folder
+from mesh.config.settings import read_settings
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.plain_http import Counted, PlainClient
 

@@ -11,11 +11,11 @@ import pytest
 
 from decode_svc.speculation.draft_length import DraftLengths
 from engine.builtin.tokenizer import END
-from gateway.router import Local
+from gateway.routing.router import Local
 from gateway.structured.forms import lark
 from gateway.structured.schema import json_grammar
 from mesh.errors import InvalidRequest
-from mesh.jobs import End, Sampling
+from mesh.messages.jobs import End, Sampling
 
 pytestmark = pytest.mark.mesh
 

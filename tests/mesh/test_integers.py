@@ -12,9 +12,9 @@ from cli.verify.outcomes import CellOutcome, run_cell
 from cli.verify.reference import PAGE_TOKENS, on_cpu
 from cli.verify.requests import VerifyRequest
 from engine.builtin import ensure_random
-from engine.loaded import load_model
-from engine.quantization.forms import RECIPE
-from mesh.jobs import Sampling
+from engine.integers.forms import RECIPE
+from engine.loading.loaded import load_model
+from mesh.messages.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
 

@@ -8,7 +8,7 @@ import grpc
 import httpx2 as httpx
 import pytest
 
-from cli.health import get_json
+from cli.connecting.health import get_json
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.mesh import ProcessMesh, process_mesh
 from tests.unit.gateway.public_grpc import details_of

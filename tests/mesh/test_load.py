@@ -12,10 +12,10 @@ from cli.load.picture import draw_run
 from cli.load.report import as_json
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.settings import read_settings
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.settings import read_settings
 
 pytestmark = pytest.mark.mesh
 

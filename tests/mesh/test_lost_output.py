@@ -12,8 +12,8 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from cli.health import health
-from cli.ports import free_address
+from cli.connecting.health import health
+from cli.local_mesh.ports import free_address
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(300)]
 

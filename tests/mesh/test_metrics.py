@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_classic
 
-from gateway.http.api import HttpApi
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
@@ -21,12 +21,12 @@ from gateway.observability.metric_names import TABLE, TENANT
 from gateway.observability.metric_spec import MetricKind
 from gateway.observability.metrics import GatewayMetrics
 from gateway.observability.metrics_page import metrics_routes
-from gateway.observability.traces import RecentTraces
-from gateway.router import Local
-from gateway.text.assets import load_assets
+from gateway.prompts.assets import load_assets
+from gateway.routing.router import Local
+from gateway.tracing.traces import RecentTraces
 from mesh.errors import Cancelled, DeadlineExceeded
-from mesh.loop_delay import watch_delay
-from mesh.telemetry import KeptHere
+from mesh.telemetry.spans import KeptHere
+from mesh.timing.loop_delay import watch_delay
 
 pytestmark = pytest.mark.mesh
 

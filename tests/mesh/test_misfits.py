@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.builtin.model import tiny
-from gateway.router import Local
-from mesh.jobs import Sampling
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
 

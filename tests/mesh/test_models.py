@@ -11,15 +11,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from cli.health import health
-from cli.ports import free_address
+from cli.connecting.health import health
+from cli.local_mesh.ports import free_address
 from engine.builtin.model import tiny
-from gateway.http.api import HttpApi
+from gateway.attaching.served_models import ServedModel, ServedModels
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.router import Local
-from gateway.served import ServedModel, ServedModels
-from gateway.text.assets import load_assets
-from gateway.text.by_model import AssetsByName
+from gateway.prompts.assets import load_assets
+from gateway.prompts.by_model import AssetsByName
+from gateway.routing.router import Local
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess
 

@@ -18,11 +18,11 @@ from cli.verify.reference import PAGE_TOKENS, Reference, on_cpu
 from cli.verify.requests import VerifyRequest
 from decode_svc.handoff.spans import Spans
 from engine.builtin import ensure_random
-from engine.loaded import load_model
+from engine.loading.loaded import load_model
 from kvtransfer.shm import HostCopies
 from kvtransfer.span_reader import Converted
 from kvtransfer.transfer import Span
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
 

@@ -16,13 +16,13 @@ import pytest
 import pytest_asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
-from cli.client import chat_request, sampling, stream
-from cli.health import get_json
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.config import MeshConfig
-from mesh.settings import read_settings
+from cli.clients.client import chat_request, sampling, stream
+from cli.connecting.health import get_json
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.services import MeshConfig
+from mesh.config.settings import read_settings
 from models.questions import DEMO, names_all
 from models.wordings import HELD_WORDINGS
 from tests.harness.trees import orphans, picture, spans_of, tiled_share

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from cli.replay import ReplaySource
+from cli.receipts.replay import ReplaySource
 from tests.harness.process import ROOT
 from tests.receipts.cases import TOOLS, Json, ReceiptCase, cases
 from tests.receipts.forging import forgeries, refusal

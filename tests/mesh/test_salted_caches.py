@@ -42,7 +42,7 @@ async def settled(mesh: Any, prompt: tuple[int, ...], salt: bytes) -> tuple[int,
 async def test_a_prompt_of_another_salt_costs_what_a_prompt_costs_that_nobody_has_sent(
     real_mesh: Any, tiers: tuple[str, ...]
 ) -> None:
-    from gateway.router import Local
+    from gateway.routing.router import Local
 
     async with real_mesh(local=Local.AUTO if tiers == ("decode",) else Local.NEVER) as mesh:
         for tier in tiers:  # a target would give each prompt another size of chunk, by measured times

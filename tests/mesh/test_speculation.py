@@ -8,7 +8,7 @@ import pytest
 
 from decode_svc.speculation.draft_length import Candidate, DraftLengths
 from engine.builtin.model import tiny
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 
 pytestmark = pytest.mark.mesh
 

@@ -12,16 +12,16 @@ from typing import Any
 import httpx2 as httpx
 import pytest
 
-from cli.health import get_json, health
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from cli.signs_of_life import LifeJudge
-from cli.supervisor import ProcessState, Running, Supervisor
+from cli.connecting.health import get_json, health
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from cli.local_mesh.signs_of_life import LifeJudge
+from cli.local_mesh.supervisor import ProcessState, Running, Supervisor
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
+from mesh.config.settings import read_settings
 from mesh.rules import RULES
-from mesh.settings import read_settings
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(300)]
 

@@ -16,23 +16,23 @@ import pytest
 import pytest_asyncio
 
 from baton.admin.v1 import admin_pb2, admin_pb2_grpc
-from cli.drawn_token import drawn_token
-from cli.health import health
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.config import MeshConfig
-from mesh.grpc_network import GrpcNetwork
-from mesh.grpc_stats import read_stats
-from mesh.jobs import Tier
-from mesh.mesh_token import MeshToken
-from mesh.messages import Message
-from mesh.network import Channel, Listening, Stream, StreamClosed
-from mesh.orders import Open
-from mesh.reports import Hello, Load, PrefixChange, Register
+from cli.connecting.health import health
+from cli.local_mesh.drawn_token import drawn_token
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.services import MeshConfig
+from mesh.config.settings import read_settings
+from mesh.messages.jobs import Tier
+from mesh.messages.message import Message
+from mesh.messages.orders import Open
+from mesh.messages.reports import Hello, Load, PrefixChange, Register
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.network.grpc_stats import read_stats
+from mesh.network.interface import Channel, Listening, Stream, StreamClosed
+from mesh.network.mesh_token import MeshToken
 from mesh.rules import RULES
-from mesh.session import Session
-from mesh.settings import read_settings
+from mesh.sessions.session import Session
 from tests.harness.client import MeshClient, Seen, TokenRequest
 
 pytestmark = pytest.mark.mesh

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.pages import PagePool
-from gateway.router import Local
+from engine.pool.pages import PagePool
+from gateway.routing.router import Local
 
 pytestmark = pytest.mark.mesh
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from mesh.config import MeshConfig
-from mesh.grpc_stats import read_stats
-from mesh.settings import read_settings
-from mesh.tls import TlsFiles, tls_files
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from mesh.config.services import MeshConfig
+from mesh.config.settings import read_settings
+from mesh.network.grpc_stats import read_stats
+from mesh.network.tls import TlsFiles, tls_files
 from tests.harness.client import MeshClient, TokenRequest
 from tests.unit.certificates import Authority, files_in
 

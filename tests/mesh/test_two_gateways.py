@@ -17,10 +17,10 @@ from baton.admin.v1 import admin_pb2_grpc as admin_grpc
 from baton.client import Client, request_of
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from cli.health import health
-from cli.ports import free_address
+from cli.connecting.health import health
+from cli.local_mesh.ports import free_address
 from engine.builtin import ensure_random
-from mesh.common_config import default_cache_folder
+from mesh.config.common_config import default_cache_folder
 from tests.harness.orders import Orders
 from tests.harness.process import START_SECONDS, ServiceProcess
 

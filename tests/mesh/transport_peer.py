@@ -15,7 +15,7 @@ from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp
 from kvtransfer.transfer import Span, Transport
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 SHAPE, PAGES = opaque_pages((8, 16384), content="test"), 64
 TICKET, WRITER, RECEIVER = bytes(range(32)), 0xA11CE, 0xB0B

@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from decode_svc import requests
 from decode_svc.emission import Emission
 from decode_svc.handoff import landings
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.sessions import Peer
 from decode_svc.handoff.spans import Spans
-from decode_svc.requests import DecodeRequest, PageOwner, same_ticket
+from decode_svc.request import requests
+from decode_svc.request.requests import DecodeRequest, PageOwner, same_ticket
 from kvtransfer.transfer import Receiver
-from mesh.jobs import Ticket, Token
-from mesh.kv_messages import Commit, Quiet
+from mesh.messages.jobs import Ticket, Token
+from mesh.messages.kv_messages import Commit, Quiet
 
 Patch = Callable[[object, str, object], None]  # signature of setattr and monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]

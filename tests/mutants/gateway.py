@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from gateway.requests import GatewayRequest
-from mesh.jobs import Ticket, Token
+from gateway.sequencing.requests import GatewayRequest
+from mesh.messages.jobs import Ticket, Token
 
 Patch = Callable[[object, str, object], None]  # signature of monkeypatch.setattr: (target, name, value)
 Mutant = Callable[[Patch], None]

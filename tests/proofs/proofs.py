@@ -14,7 +14,7 @@ from tests.proofs.proof import Json, Proof, ProofSlice, SliceVerdict, all_but, w
 from tests.proofs.ranges import merged
 
 CORE = ("engine", "gateway", "kvtransfer", "mesh", "prefill_svc", "decode_svc", "kernels/baton_kernels", "protos/baton")
-SIM = (*CORE, "cli/signs_of_life.py", "tests/sim", "tests/mutants")
+SIM = (*CORE, "cli/local_mesh/signs_of_life.py", "tests/sim", "tests/mutants")
 PROCESSES = (*CORE, "cli", "tests/harness", "tests/mutants")  # what a mesh of real processes consists of
 CHAOS = (*PROCESSES, "tests/chaos")
 FAKES = (  # of the unit tests, which targets of the fuzzer use

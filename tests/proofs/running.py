@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cli.orphan import die_with
+from cli.local_mesh.orphan import die_with
 from tests.proofs.sources import ROOT
 
 STORY_BYTES = 4000

@@ -6,7 +6,8 @@ from tests.protocol.world import State
 
 Move = tuple[str, str, str]  # tier, phase before, phase after
 
-# Phases of a request at the gateway, as `gateway/requests.py` calls them. A deadline that passes is an error there.
+# Phases of a request at the gateway, as `gateway/sequencing/requests.py` calls them. A deadline that passes is an error
+# there.
 GATEWAY_PHASES = {
     "waiting": "waiting",
     "open": "open",

@@ -11,10 +11,10 @@ from typing import get_args
 
 import pytest
 
-import decode_svc.requests
-import gateway.requests
+import decode_svc.request.requests
+import gateway.sequencing.requests
 import prefill_svc.prompts
-from mesh.messages import Message
+from mesh.messages.message import Message
 from tests.protocol.configurations import SMALL, Configuration
 from tests.protocol.explore import Exploration, explore
 from tests.protocol.moves import DECODE_PHASES, GATEWAY_PHASES, PREFILL_PHASES, Move, moves
@@ -75,17 +75,17 @@ def test_every_protection_but_those_kept_for_cost_has_a_world_that_needs_it() ->
 
 def test_the_models_phases_are_the_codes() -> None:
     assert {phase.value for phase in prefill_svc.prompts.PromptPhase} == {*PREFILL_PHASES, "ended"}
-    assert {phase.value for phase in decode_svc.requests.DecodePhase} == {*DECODE_PHASES, "ended"}
-    assert {phase.value for phase in gateway.requests.RequestPhase} == set(GATEWAY_PHASES.values())
+    assert {phase.value for phase in decode_svc.request.requests.DecodePhase} == {*DECODE_PHASES, "ended"}
+    assert {phase.value for phase in gateway.sequencing.requests.RequestPhase} == set(GATEWAY_PHASES.values())
 
 
 def moves_of_the_code() -> set[Move]:
     return {
         (tier, source.value, target.value)
         for tier, table in (
-            ("gateway", gateway.requests.MOVES),
+            ("gateway", gateway.sequencing.requests.MOVES),
             ("prefill", prefill_svc.prompts.MOVES),
-            ("decode", decode_svc.requests.MOVES),
+            ("decode", decode_svc.request.requests.MOVES),
         )
         for source, targets in table.items()
         for target in targets

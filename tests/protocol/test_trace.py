@@ -1,7 +1,7 @@
 """Traces of the product's own processes are what the model allows, and a trace with anything else in it is refused.
 
 The processes run in the simulation (tests/sim/seeds), under its faults, through the network that logs messages
-(mesh/logged_network.py). `make faults` checks the traces of real processes in the same way."""
+(mesh/network/logged_network.py). `make faults` checks the traces of real processes in the same way."""
 
 import json
 from functools import cache
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh.message_log import MessageLog, open_message_log
+from mesh.network.message_log import MessageLog, open_message_log
 from tests.protocol.traces.checking import TraceReport, check_folder, check_processes
 from tests.protocol.traces.environment import ENVIRONMENT
 from tests.protocol.traces.mutations import MUTATIONS, Mutation

@@ -10,7 +10,7 @@ from kvtransfer.nixl_agent import RdmaFabric
 from kvtransfer.pool import SharedPool
 from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.rdma_host import missing_package
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 IMITATED = RdmaFabric("tcp", "lo")  # UCX imitates one-sided writes over TCP: needs no device
 KEYLESS = RdmaFabric("cma,tcp", "lo")  # UCX writes through the kernel, without a key that the receiver could destroy

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from cli.hub import local_folder
-from cli.known_models import packaged_file
+from cli.models.hub import local_folder
+from cli.models.known_models import packaged_file
 from engine.formats.gguf_blocks import BLOCK_TYPES
 from engine.formats.gguf_file import read_gguf
-from engine.layer_groups import unreported
+from engine.integers.numbers import dequantized
 from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Weights, open_weights
-from engine.plan import Piece
-from engine.quantization.numbers import dequantized
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from engine.step.layer_groups import unreported
+from engine.step.plan import Piece
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 
 NAME, ANSWER, CLOSE = "smollm2", 48, 0.5  # tokens of an answer; logits between two tokens that count as close
 QUESTIONS = (

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 import baton_kernels
-from cli.hub import local_folder
-from cli.known_models import packaged_file
+from cli.models.hub import local_folder
+from cli.models.known_models import packaged_file
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.stored import Tensor, widened
 from engine.formats.writing import write_safetensors
@@ -24,12 +24,12 @@ from engine.model.config import read_config
 from engine.model.layout import as_stored, read_tensors
 from engine.model.matrices import rows_of
 from engine.model.weights import open_weights
-from engine.perplexity import perplexity
 from engine.quantization.folder import Windows, quantize
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
+from engine.quantization.perplexity import perplexity
 from engine.quantization.text import CALIBRATED, token_ids, windows_of
-from mesh.arrangement import this_machine
-from mesh.common_config import default_cache_folder
+from mesh.config.arrangement import this_machine
+from mesh.config.common_config import default_cache_folder
 from tests.unit.sources import ROOT
 
 NAME, JUDGED, MOST_TOKENS = "smollm2", ("architecture.md", "security.md"), 5120

@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
 from engine.builtin import DRAFT, MODEL
-from mesh.settings import read_settings
+from mesh.config.settings import read_settings
 
 START_SECONDS = 120.0
 SMALL_SHAPE = {"mesh.prefill_workers": "1", "mesh.decode_workers": "1"}

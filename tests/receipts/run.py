@@ -9,10 +9,10 @@ import httpx2
 from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
-from cli.client import stream
+from cli.clients.client import stream
 from cli.receipts.checked import CheckStatus, check_file, read_answer_file
 from cli.receipts.compare import ReplayDifference
-from cli.replay import ReplaySource, differences
+from cli.receipts.replay import ReplaySource, differences
 from tests.receipts.cases import ReceiptCase
 from tests.receipts.meshes import Doors
 

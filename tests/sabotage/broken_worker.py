@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.serve import Alive, Parent, Set, begin, run_service
+from cli.local_mesh.serve import Alive, Parent, Set, begin, run_service
 from decode_svc.handoff.sessions import Peer
 from decode_svc.main import as_it_is, open_worker
 from decode_svc.worker import DecodeWorker
-from mesh.kv_messages import Written
-from mesh.messages import Message
-from mesh.serving import run_together
-from mesh.settings import Settings
-from mesh.worker_config import DecodeConfig
+from mesh.config.settings import Settings
+from mesh.config.worker_config import DecodeConfig
+from mesh.messages.kv_messages import Written
+from mesh.messages.message import Message
+from mesh.sessions.serving import run_together
 from tests.sabotage.faults import Damage, Fault
 from tests.sabotage.wrong_product import with_wrong_product, with_wrong_scale
 

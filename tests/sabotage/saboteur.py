@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 
 import baton_kernels
+from cli.errors import MeshFailed
 from cli.output import say
-from cli.supervisor import MeshFailed
 from cli.verify.bodies import bodies
 from cli.verify.cell_mesh import Tampering
 from cli.verify.cells import Cell
@@ -24,8 +24,8 @@ from cli.verify.reference import Reference
 from cli.verify.requests import VerifyRequest, requests_of
 from cli.verify.sabotage import Sabotage, Sabotaged
 from engine.model.weights import Weights, open_weights
-from mesh.common_config import default_cache_folder
-from mesh.jobs import Sampling
+from mesh.config.common_config import default_cache_folder
+from mesh.messages.jobs import Sampling
 from tests.sabotage.faults import Fault, choose_damage
 
 SEEDS = 20

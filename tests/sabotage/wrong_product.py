@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from engine.loaded import CpuModel, LoadedModel
+from engine.loading.loaded import CpuModel, LoadedModel
 
 if TYPE_CHECKING:
     import torch

@@ -17,11 +17,11 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
 from gateway.structured.schema import SUPPORTED
-from mesh.settings import read_settings
+from mesh.config.settings import read_settings
 from tests.schemas.cases import cases, keywords
 from tests.schemas.run import Judged, ask_all
 

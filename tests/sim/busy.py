@@ -1,6 +1,6 @@
 """A worker that seems to have many requests, so that gateways send the next one elsewhere."""
 
-from gateway.attached import AttachedWorker
+from gateway.workers.attached import AttachedWorker
 
 
 def seem_busy(worker: AttachedWorker, requests: int) -> None:

@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 
-from gateway.core import ChoiceRequest, TokenStream
+from gateway.core.interface import ChoiceRequest, TokenStream
 from mesh.errors import BatonError, Cancelled
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.model import reference
 from tests.sim.workers import SHAPE
 

@@ -10,24 +10,24 @@ from random import Random
 
 from decode_svc.speculation.speculation import Accept, DraftSource
 from decode_svc.worker import DecodeWorker
-from engine.acceptance import accepted
-from engine.constraint import Masker
-from engine.pages import PagePool
-from engine.plan import Plan
-from gateway.core import ChoiceRequest
-from gateway.observability.limits import Limits
-from gateway.observability.traces import RecentTraces
-from gateway.router import Local
-from gateway.served import ServedModel, ServedModels
-from gateway.service import Gateway
+from engine.drafts.acceptance import accepted
+from engine.pool.pages import PagePool
+from engine.step.constraint import Masker
+from engine.step.plan import Plan
+from gateway.attaching.served_models import ServedModel, ServedModels
+from gateway.attaching.service import Gateway
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.router import Local
+from gateway.tracing.slo_limits import Limits
+from gateway.tracing.traces import RecentTraces
 from kvtransfer.memory import Fabric, MemoryPool, MemoryTransport
-from mesh.door_config import DoorConfig
-from mesh.jobs import Sampling, Ticket, Tier
-from mesh.kv_messages import KvHello
-from mesh.memory_network import MemoryNetwork
+from mesh.config.door_config import DoorConfig
+from mesh.messages.jobs import Sampling, Ticket, Tier
+from mesh.messages.kv_messages import KvHello
+from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES, Rules
-from mesh.telemetry import Silent, Telemetry
-from mesh.watchdog import report_long_steps
+from mesh.sessions.watchdog import report_long_steps
+from mesh.telemetry.spans import Silent, Telemetry
 from prefill_svc.worker import PrefillWorker
 from tests.sim.clients import Bans, SimClient
 from tests.sim.model import VOCABULARY

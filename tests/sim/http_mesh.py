@@ -8,12 +8,12 @@ from random import Random
 from typing import Any
 
 from engine.builtin import MODEL
-from gateway.http.api import HttpApi
-from gateway.observability.debug import debug_routes
-from gateway.observability.limits import Limits
-from gateway.observability.traces import SETTLE_SECONDS
-from gateway.text.assets import Assets, load_assets
-from mesh.telemetry import RecordingTelemetry, SpanRecord
+from gateway.dialects.api import HttpApi
+from gateway.dialects.debug_pages import debug_routes
+from gateway.prompts.assets import Assets, load_assets
+from gateway.tracing.slo_limits import Limits
+from gateway.tracing.traces import SETTLE_SECONDS
+from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
 from tests.harness.trees import by_trace, orphans, picture, tiled_share
 from tests.sim.cluster import Cluster
 

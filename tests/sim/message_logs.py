@@ -1,12 +1,13 @@
-"""Message logs of simulated processes, in memory; the product's own network writes them (mesh/logged_network.py).
+"""Message logs of simulated processes, in memory; the product's own network writes them
+(mesh/network/logged_network.py).
 
 Instead of times they carry the order of all lines, so that clocks which drift confuse no reader."""
 
 from itertools import count
 
-from mesh.logged_network import LoggedNetwork
-from mesh.message_log import MessageLog
-from mesh.network import Network
+from mesh.network.interface import Network
+from mesh.network.logged_network import LoggedNetwork
+from mesh.network.message_log import MessageLog
 
 
 class SimLogs:

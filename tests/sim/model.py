@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Collection
 from itertools import accumulate
 from struct import pack
 
-from engine.acceptance import accepted
-from engine.following import FollowedTokens
-from engine.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
+from engine.drafts.acceptance import accepted
+from engine.step.following import FollowedTokens
+from engine.step.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
 from kvtransfer.memory import MemoryPool
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 
 _MASK = (1 << 64) - 1
 VOCABULARY = 997

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import Overloaded
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster, SimClient
 
 QUEUE_SECONDS = 2.0

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from decode_svc.requests import PageOwner
-from engine.pages import PagePool
+from decode_svc.request.requests import PageOwner
+from engine.pool.pages import PagePool
 from kvtransfer.memory import Write
-from mesh.jobs import Ticket
+from mesh.messages.jobs import Ticket
 from tests.sim.processes import SimProcess
 
 

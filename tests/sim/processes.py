@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from decode_svc.worker import DecodeWorker
 from kvtransfer.memory import MemoryPool
-from mesh.jobs import Tier
+from mesh.messages.jobs import Tier
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
 

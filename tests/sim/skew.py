@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Message
-from mesh.reports import ClockReading, Leg, Phase, Phases
+from mesh.messages.message import Message
+from mesh.messages.reports import ClockReading, Leg, Phase, Phases
+from mesh.network.memory_network import MemoryNetwork
 
 
 def skew(network: MemoryNetwork, seconds: Mapping[str, float]) -> None:

@@ -6,7 +6,7 @@ they belong to every tenant that has such a text, and tell nobody anything."""
 from collections.abc import Callable, Sequence
 
 from kvtransfer.memory import MemoryPool, Write
-from mesh.jobs import Sampling, Ticket
+from mesh.messages.jobs import Sampling, Ticket
 from tests.sim.model import mix, reference
 from tests.sim.workers import SHAPE
 

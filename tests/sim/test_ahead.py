@@ -6,9 +6,9 @@ import pytest
 
 from decode_svc.flights import Flights
 from decode_svc.speculation.speculation import DraftSource
-from engine.plan import Plan
-from gateway.router import Local
-from mesh.jobs import Sampling
+from engine.step.plan import Plan
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

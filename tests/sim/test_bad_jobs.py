@@ -7,15 +7,15 @@ from typing import cast
 
 import pytest
 
-from engine.isolation import Isolation
-from engine.plan import Plan, Result
-from gateway.router import Local
+from engine.pool.isolation import Isolation
+from engine.step.plan import Plan, Result
+from gateway.routing.router import Local
 from mesh.errors import Internal
-from mesh.job_check import JobLimits
-from mesh.jobs import Adjustments, Job, Pooling, Reason, Sampling, Ticket, Tier, TokenBias, TokenSequence
-from mesh.orders import Examination, Examine, Open, Prefill
-from mesh.reports import Lost
-from mesh.session import Session
+from mesh.messages.job_check import JobLimits
+from mesh.messages.jobs import Adjustments, Job, Pooling, Reason, Sampling, Ticket, Tier, TokenBias, TokenSequence
+from mesh.messages.orders import Examination, Examine, Open, Prefill
+from mesh.messages.reports import Lost
+from mesh.sessions.session import Session
 from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual
 

@@ -3,10 +3,10 @@
 import pytest
 
 from decode_svc.handoff.room import Room
-from decode_svc.requests import DecodePhase, DecodeRequest
-from engine.plan import Plan
-from gateway.router import Local
-from mesh.jobs import Sampling
+from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.step.plan import Plan
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

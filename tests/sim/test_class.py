@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 from mesh.errors import ClassUnavailable
-from mesh.jobs import Sampling, Tier
+from mesh.messages.jobs import Sampling, Tier
 from mesh.rules import RULES, Rules
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster

@@ -10,12 +10,12 @@ from random import Random
 import pytest
 
 from decode_svc.speculation.speculation import DraftSource
-from engine.ledger import Holder, Ledger
-from engine.pages import PagePool, PageState
-from gateway.core import ChoiceRequest
-from gateway.router import Local
-from mesh.jobs import Pooling, Sampling
-from mesh.orders import Examination
+from engine.pool.ledger import Holder, Ledger
+from engine.pool.pages import PagePool, PageState
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.router import Local
+from mesh.messages.jobs import Pooling, Sampling
+from mesh.messages.orders import Examination
 from tests.sim.cluster import Cluster
 from tests.sim.loop import VirtualLoop
 

@@ -4,15 +4,15 @@ import asyncio
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import DeadlineExceeded
-from mesh.jobs import End, Job, Sampling, Ticket
-from mesh.messages import Message
-from mesh.network import Channel
-from mesh.orders import Cancel, Open
-from mesh.reports import Tokens
+from mesh.messages.jobs import End, Job, Sampling, Ticket
+from mesh.messages.message import Message
+from mesh.messages.orders import Cancel, Open
+from mesh.messages.reports import Tokens
+from mesh.network.interface import Channel
 from mesh.rules import RULES
-from mesh.session import Session
+from mesh.sessions.session import Session
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

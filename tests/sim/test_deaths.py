@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
-from engine.plan import Plan
-from gateway.router import Local
-from gateway.service import Gateway
+from engine.step.plan import Plan
+from gateway.attaching.service import Gateway
+from gateway.routing.router import Local
 from mesh.errors import WorkersDied
-from mesh.jobs import Sampling, Tier
-from mesh.messages import Message
-from mesh.reports import Begun
+from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.message import Message
+from mesh.messages.reports import Begun
 from mesh.rules import RULES
 from tests.sim.cluster import Cluster, SimClient
 from tests.sim.loop import run_virtual

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

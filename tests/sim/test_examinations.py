@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway import examining
-from gateway.core import ChoiceRequest, ExaminationStream, PromptScores
-from gateway.router import Local
+from gateway.core.interface import ChoiceRequest, ExaminationStream, PromptScores
+from gateway.routing.router import Local
+from gateway.sequencing import examining
 from mesh.errors import BatonError, DeadlineExceeded, WorkersDied
-from mesh.jobs import Pooling, Sampling
-from mesh.orders import Examination
+from mesh.messages.jobs import Pooling, Sampling
+from mesh.messages.orders import Examination
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.model import reference_logprobs

@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import Cancelled, DeadlineExceeded, Unavailable, WorkersDied
-from mesh.jobs import Sampling, Tier
-from mesh.kv_messages import Commit
+from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.kv_messages import Commit
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

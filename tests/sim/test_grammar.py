@@ -11,11 +11,11 @@ import pytest
 
 from decode_svc.speculation.speculation import DraftSource
 from engine.builtin.tokenizer import END, VOCAB, write_tokenizer
-from engine.constraint import Constraint, Masker, open_masker
-from engine.masks import StepMasks
+from engine.step.constraint import Constraint, Masker, open_masker
+from engine.step.piece_masks import StepMasks
 from gateway.structured.forms import lark
 from gateway.structured.schema import json_grammar
-from mesh.jobs import End, Sampling, Tier
+from mesh.messages.jobs import End, Sampling, Tier
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

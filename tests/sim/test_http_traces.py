@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.limits import Limits
-from mesh import semconv
-from mesh.logs import JsonFormatter
-from mesh.telemetry import RecordingTelemetry, SpanKind
+from gateway.tracing.slo_limits import Limits
+from mesh.telemetry import semconv
+from mesh.telemetry.logs import JsonFormatter
+from mesh.telemetry.spans import RecordingTelemetry, SpanKind
 from tests.harness.trees import own_seconds, root_of, spans_of, tiled_share
 from tests.sim.http_mesh import CLIENT, HELLO, HttpMesh, assets, attributes
 from tests.sim.loop import run_virtual

@@ -5,13 +5,13 @@ from random import Random
 
 import pytest
 
-from engine.plan import Plan
-from gateway.router import Local
+from engine.step.plan import Plan
+from gateway.routing.router import Local
 from mesh.errors import WorkersDied
-from mesh.jobs import Sampling
-from mesh.reports import LongStep
+from mesh.messages.jobs import Sampling
+from mesh.messages.reports import LongStep
 from mesh.rules import RULES
-from mesh.step_times import LEAST_LIMIT_SECONDS
+from mesh.sessions.step_times import LEAST_LIMIT_SECONDS
 from prefill_svc.prompts import Prompt
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster

@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from gateway.deaths import Deaths
-from gateway.router import Local
-from mesh.jobs import Sampling
+from gateway.routing.router import Local
+from gateway.sequencing.deaths import Deaths
+from mesh.messages.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.fleet import Fleet
@@ -110,7 +110,9 @@ def test_of_two_requests_that_wait_at_a_worker_only_the_older_may_be_suspected(
     world = replace(WORLD, gateways=2, max_batch=1)
     outcome = run(*killed("kill"), world=world, demands=(DEMAND, *younger))
     assert not outcome.violations and outcome.reached["WORKERS_DIED"] == 2
-    monkeypatch.setattr("gateway.deaths.suspects", lambda needing, worker, **more: {each.id for each in needing})
+    monkeypatch.setattr(
+        "gateway.sequencing.deaths.suspects", lambda needing, worker, **more: {each.id for each in needing}
+    )
     assert "died alone" in run(*killed("kill"), world=world, demands=(DEMAND, *younger)).violations[0]
 
 

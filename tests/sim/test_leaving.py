@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.leaving import OwnPorts
-from gateway.router import Local
-from mesh import serving
-from mesh.jobs import Sampling
+from gateway.process.leaving import OwnPorts
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
+from mesh.sessions import serving
 from prefill_svc.worker import PrefillWorker
 from tests.sim.seeds.ports import PortOfAll
 from tests.sim.seeds.removals import removed

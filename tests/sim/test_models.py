@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from gateway.core import ChoiceRequest
-from gateway.workers import Workers
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.registry import Workers
 from mesh.errors import Unavailable
-from mesh.jobs import Sampling, Tier
-from mesh.orders import Examination
+from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.orders import Examination
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from gateway.router import Local
-from gateway.service import Gateway
+from gateway.attaching.service import Gateway
+from gateway.routing.router import Local
 from mesh.errors import Overloaded
-from mesh.jobs import Sampling
-from mesh.reports import Load, Register
+from mesh.messages.jobs import Sampling
+from mesh.messages.reports import Load, Register
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.overload import (

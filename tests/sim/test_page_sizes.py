@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from kvtransfer.conversion import Conversion
 from prefill_svc.pages import PrefillPages, PromptPages
 from prefill_svc.pushing import Pushing

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from gateway.router import Local
-from mesh.jobs import Sampling
-from mesh.reports import PrefixChange
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
+from mesh.messages.reports import PrefixChange
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.workers import PAGE_TOKENS, SHAPE

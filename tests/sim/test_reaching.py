@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from decode_svc.worker import DecodeWorker
-from gateway.router import Local
-from mesh.jobs import Reason, Tier
-from mesh.messages import Heartbeat, Message
-from mesh.orders import Prefill
-from mesh.reports import Hello, Lost, Register
+from gateway.routing.router import Local
+from mesh.messages.jobs import Reason, Tier
+from mesh.messages.message import Heartbeat, Message
+from mesh.messages.orders import Prefill
+from mesh.messages.reports import Hello, Lost, Register
 from mesh.rules import RULES
 from tests.sim.busy import seem_busy
 from tests.sim.cluster import Cluster

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.admission_control import AdmissionControl
-from gateway.leaving import ClientPorts, drain
-from gateway.router import Local
-from gateway.service import Gateway
-from mesh.jobs import Sampling
+from gateway.attaching.service import Gateway
+from gateway.process.leaving import ClientPorts, drain
+from gateway.routing.router import Local
+from gateway.sequencing.admission_control import AdmissionControl
+from mesh.messages.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import RunOutcome, run_story

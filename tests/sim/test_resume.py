@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import Internal
-from mesh.job_check import MOST_PRIORITY
-from mesh.jobs import Sampling
-from mesh.kv_messages import Landing
-from mesh.messages import Message
-from mesh.orders import Open, Prefill
-from mesh.reports import Hello
+from mesh.messages.job_check import MOST_PRIORITY
+from mesh.messages.jobs import Sampling
+from mesh.messages.kv_messages import Landing
+from mesh.messages.message import Message
+from mesh.messages.orders import Open, Prefill
+from mesh.messages.reports import Hello
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.seeds.removals import removed

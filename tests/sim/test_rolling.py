@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from mesh.jobs import Sampling, Tier
-from mesh.serving import drain
+from mesh.messages.jobs import Sampling, Tier
+from mesh.sessions.serving import drain
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

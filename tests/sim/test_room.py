@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.router import Local
+from gateway.routing.router import Local
 from mesh.errors import PoolTooSmall
-from mesh.jobs import FullKind, Reason, Sampling, Tier
-from mesh.kv_messages import Landing
-from mesh.messages import Message
-from mesh.reports import Full, Lost
+from mesh.messages.jobs import FullKind, Reason, Sampling, Tier
+from mesh.messages.kv_messages import Landing
+from mesh.messages.message import Message
+from mesh.messages.reports import Full, Lost
 from mesh.rules import RULES
 from tests.sim.busy import seem_busy
 from tests.sim.clients import SimClient

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-from gateway.router import Local
-from mesh.jobs import Sampling, Tier
-from mesh.kv_messages import Commit, Landed, Landing, Quiet, Resend
-from mesh.messages import Message
-from mesh.orders import Open
-from mesh.reports import Tokens
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.kv_messages import Commit, Landed, Landing, Quiet, Resend
+from mesh.messages.message import Message
+from mesh.messages.orders import Open
+from mesh.messages.reports import Tokens
 from tests.mutants import rules as mutants
 from tests.sim.busy import seem_busy
 from tests.sim.cluster import Cluster

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from decode_svc.requests import OpenLanding
+from decode_svc.request.requests import OpenLanding
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

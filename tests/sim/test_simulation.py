@@ -7,10 +7,10 @@ from functools import cache
 
 import pytest
 
-from gateway.observability.traces import SETTLE_SECONDS
-from gateway.router import Local
-from mesh.jobs import Sampling
-from mesh.telemetry import RecordingTelemetry
+from gateway.routing.router import Local
+from gateway.tracing.traces import SETTLE_SECONDS
+from mesh.messages.jobs import Sampling
+from mesh.telemetry.spans import RecordingTelemetry
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.seeds import run

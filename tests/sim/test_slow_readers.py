@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from gateway.held import BEHIND_SECONDS, TOKEN_BYTES
-from gateway.requests import GatewayRequest, RequestPhase
+from gateway.sequencing.requests import GatewayRequest, RequestPhase
+from gateway.sequencing.unread import BEHIND_SECONDS, TOKEN_BYTES
 from mesh.errors import Cancelled
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from decode_svc.speculation.speculation import Accept, DraftSource
-from engine.plan import Piece, Plan, Sampled
-from gateway.router import Local
-from mesh.jobs import Sampling, Tier
+from engine.step.plan import Piece, Plan, Sampled
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling, Tier
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

@@ -3,9 +3,9 @@
 import asyncio
 from dataclasses import dataclass
 
-from engine.plan import Plan
-from gateway.router import Local
-from mesh.jobs import Sampling
+from engine.step.plan import Plan
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from gateway.router import Local
-from mesh.jobs import Sampling
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 from tests.sim.seeds.removals import removed
 from tests.sim.seeds.run import RunOutcome, run_story
 from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story

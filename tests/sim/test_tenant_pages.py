@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from engine.pages import PagePool
-from gateway.router import Local
+from engine.pool.pages import PagePool
+from gateway.routing.router import Local
 from kvtransfer.memory import Write
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.tenants import TenantTexts

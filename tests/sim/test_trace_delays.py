@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gateway.observability.clocks import WorkerClock
-from gateway.router import Local
-from mesh import semconv
-from mesh.kv_messages import Commit, Landing, Ready
-from mesh.orders import Open, Prefill
-from mesh.reports import ClockReading, Tokens
+from gateway.routing.router import Local
+from gateway.workers.clocks import WorkerClock
+from mesh.messages.kv_messages import Commit, Landing, Ready
+from mesh.messages.orders import Open, Prefill
+from mesh.messages.reports import ClockReading, Tokens
 from mesh.rules import RULES
-from mesh.telemetry import SpanRecord
+from mesh.telemetry import semconv
+from mesh.telemetry.spans import SpanRecord
 from tests.harness.trees import own_seconds, own_shares, picture, root_of
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual

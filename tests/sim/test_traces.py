@@ -5,10 +5,10 @@ from random import Random
 
 import pytest
 
-from gateway.router import Local
-from mesh import semconv
-from mesh.jobs import Sampling, Tier
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling, Tier
 from mesh.rules import RULES
+from mesh.telemetry import semconv
 from tests.harness.trees import own_seconds, own_shares, picture, root_of
 from tests.sim.loop import run_virtual
 from tests.sim.traced import TracedCluster, check, names

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Any
 
-from cli.waterfall import waterfall
-from gateway.observability.debug import spans_json
-from gateway.observability.traces import SETTLE_SECONDS
-from mesh.jobs import Sampling, Tier
-from mesh.telemetry import RecordingTelemetry, SpanRecord
+from cli.why.waterfall import waterfall
+from gateway.dialects.debug_pages import spans_json
+from gateway.tracing.traces import SETTLE_SECONDS
+from mesh.messages.jobs import Sampling, Tier
+from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
 from tests.harness.trees import by_trace, orphans, picture, root_of, tiled_share
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster

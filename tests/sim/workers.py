@@ -9,19 +9,19 @@ from decode_svc.handoff.sessions import Choose
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
-from engine.acceptance import accepted
-from engine.constraint import Masker
-from engine.pages import PagePool
-from engine.plan import Plan
-from engine.timed_runner import TimedRunner
+from engine.drafts.acceptance import accepted
+from engine.pool.pages import PagePool
+from engine.step.constraint import Masker
+from engine.step.plan import Plan
+from engine.step.timed_runner import TimedRunner
 from kvtransfer.memory import MemoryPool, MemoryTransport
-from mesh.jobs import Tier
-from mesh.kv_messages import KvHello
-from mesh.network import Network
-from mesh.page_shape import ROWS, PageSegment, PageShape
-from mesh.reports import Hello, Load, PrefixChange
+from mesh.messages.jobs import Tier
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.page_shape import ROWS, PageSegment, PageShape
+from mesh.messages.reports import Hello, Load, PrefixChange
+from mesh.network.interface import Network
 from mesh.rules import RULES, Rules
-from mesh.step_times import StepTimes
+from mesh.sessions.step_times import StepTimes
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner
 

@@ -15,14 +15,14 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
+from gateway.attaching.served_models import ServedModel, ServedModels
+from gateway.attaching.service import Gateway
+from gateway.dialects.debug_pages import debug_routes
 from gateway.http.server import serve_http
-from gateway.observability.debug import debug_routes
 from gateway.observability.ui import Ui
-from gateway.served import ServedModel, ServedModels
-from gateway.service import Gateway
-from mesh.jobs import Tier
-from mesh.memory_network import MemoryNetwork
-from mesh.reports import Hello, Load, PageMap, PrefixChange
+from mesh.messages.jobs import Tier
+from mesh.messages.reports import Hello, Load, PageMap, PrefixChange
+from mesh.network.memory_network import MemoryNetwork
 from tests.ui.browser import Tab, open_browser
 from tests.unit.gateway.fake_mesh import RecordingSession
 

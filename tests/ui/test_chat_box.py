@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from mesh.jobs import Tier
+from mesh.messages.jobs import Tier
 from tests.ui.browser import Tab
 from tests.ui.conftest import MadeUpMesh
 from tests.ui.page import CARDS, opened

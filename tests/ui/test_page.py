@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 import httpx2 as httpx
 import pytest
 
-from gateway.core import ChoiceRequest
+from gateway.core.interface import ChoiceRequest
 from gateway.observability.broadcast import MOST_OF_PEER
-from mesh.jobs import Sampling, Tier
+from mesh.messages.jobs import Sampling, Tier
 from tests.ui.browser import Tab
 from tests.ui.conftest import MadeUpMesh
 from tests.ui.page import CARDS, LIVE, opened

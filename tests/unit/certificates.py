@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from mesh.tls import TlsFiles
+from mesh.network.tls import TlsFiles
 
 _KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
 

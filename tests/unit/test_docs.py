@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cli.main import COMMANDS
-from mesh.settings import SECTIONS
+from mesh.config.settings import SECTIONS
 from tests.unit.sources import files
 
 ROOT = Path(__file__).resolve().parents[2]

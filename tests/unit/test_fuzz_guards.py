@@ -11,12 +11,12 @@ import pytest
 from decode_svc.handoff import landings
 from decode_svc.handoff.spans import Spans
 from decode_svc.handoff.writers import Writers
-from decode_svc.requests import DecodeRequest, OpenLanding
+from decode_svc.request.requests import DecodeRequest, OpenLanding
 from kvtransfer import mapped, portion_reader, portions, shm, tcp, tcp_writer
 from kvtransfer.frame_landings import FrameLandings
 from kvtransfer.portions import Frame
-from mesh.job_check import JobLimits
-from mesh.mesh_token import MeshToken
+from mesh.messages.job_check import JobLimits
+from mesh.network.mesh_token import MeshToken
 from prefill_svc import handoff
 from tests.fuzz import gateway_reports, kv_welcomes, mesh_messages
 from tests.fuzz.__main__ import Slice, run

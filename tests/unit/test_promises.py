@@ -15,14 +15,20 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from baton.inference.v1 import inference_pb2
 from baton.kv.v1 import kv_pb2
 from baton.worker.v1 import worker_pb2
-from mesh.config import GatewayConfig, MeshConfig
-from mesh.worker_config import DecodeConfig, PrefillConfig
+from mesh.config.services import GatewayConfig, MeshConfig
+from mesh.config.worker_config import DecodeConfig, PrefillConfig
 from tests.unit.sources import nodes, python_files
 
 CONTRACTS = (inference_pb2, worker_pb2, kv_pb2)
-MESSAGES = {"mesh/jobs.py", "mesh/orders.py", "mesh/reports.py", "mesh/kv_messages.py", "mesh/messages.py"}
-CONFIG = ("mesh/common_config.py", "mesh/worker_config.py", "mesh/config.py")
-EDGE = {"mesh/codec.py", "mesh/codec_fields.py", "mesh/settings.py", *MESSAGES, *CONFIG}
+MESSAGES = {
+    "mesh/messages/jobs.py",
+    "mesh/messages/orders.py",
+    "mesh/messages/reports.py",
+    "mesh/messages/kv_messages.py",
+    "mesh/messages/message.py",
+}
+CONFIG = ("mesh/config/common_config.py", "mesh/config/worker_config.py", "mesh/config/services.py")
+EDGE = {"mesh/messages/codec.py", "mesh/messages/codec_fields.py", "mesh/config/settings.py", *MESSAGES, *CONFIG}
 
 WORKERS = ("prefill_svc", "decode_svc", "engine", "mesh")
 GATEWAY = ("gateway", "mesh")
@@ -46,7 +52,7 @@ COLUMNS = {
 # Fields that their receiver reads in a way that no name shows, each with the place.
 READ_OTHERWISE = {
     "baton.inference.v1.ChatMessage.tool_call_id": "gateway/grpc/conversation.py copies it by its name in a table",
-    "baton.inference.v1.Timings.tokens_per_step": "gateway/usage.py fills it in by its name in a dictionary",
+    "baton.inference.v1.Timings.tokens_per_step": "gateway/answers/usage.py fills it in by its name in a dictionary",
 }
 SERVICE_ROOMS = ("gateway", "prefill_svc", "decode_svc", "engine", "kvtransfer", "mesh", "cli")
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from baton.client import Client
-from cli.mesh import services_of
-from cli.ports import free_address
-from cli.running import running_mesh
-from cli.supervisor import Service, Supervisor
+from cli.local_mesh.ports import free_address
+from cli.local_mesh.running import running_mesh
+from cli.local_mesh.services import services_of
+from cli.local_mesh.supervisor import Service, Supervisor
 from cli.verify.answers import Best
 from cli.verify.cell_mesh import READY
 from cli.verify.outcomes import answer_of
 from cli.verify.requests import VerifyRequest
-from mesh.grpc_stats import read_stats
-from mesh.settings import read_settings
+from mesh.config.settings import read_settings
+from mesh.network.grpc_stats import read_stats
 
 if TYPE_CHECKING:
     from cli.verify.reference import Reference

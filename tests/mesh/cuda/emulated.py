@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from cli.supervisor import Service
+from cli.local_mesh.supervisor import Service
 from engine.cuda.device import Found, Gpu
 from kvtransfer.cuda_driver import HANDLE_BYTES, DriverError
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
@@ -146,7 +146,7 @@ def install() -> None:
     """From now on this process has a GPU. Nothing that asks for one may have been imported yet."""
     import engine.cuda.device
 
-    assert "engine.loaded" not in sys.modules
+    assert "engine.loading.loaded" not in sys.modules
     found = Found(GPU, "")
     engine.cuda.device.find_gpu = lambda: found
     import engine.cuda.identity

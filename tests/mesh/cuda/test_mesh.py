@@ -13,7 +13,7 @@ from baton.client import Client
 from cli.verify.answers import compare
 from cli.verify.reference import Reference
 from cli.verify.requests import VerifyRequest, single
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.mesh.cuda.conftest import CHUNK_TOKENS, PAGE_TOKENS, POOL_PAGES, GpuMesh, gpu_mesh
 
 pytestmark = pytest.mark.mesh

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cli.running import running_mesh
+from cli.local_mesh.running import running_mesh
 from cli.verify import cell_mesh
 from cli.verify.cell_mesh import Tampering
 from cli.verify.cells import Cell
@@ -21,7 +21,7 @@ from cli.verify.reference import Reference
 from cli.verify.requests import VerifyRequest
 from engine.cuda.loaded import CudaModel, load_on_device
 from engine.model.weights import open_weights
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sabotage.faults import Fault, choose_damage
 from tests.sabotage.saboteur import broken_decode
 from tests.sabotage.wrong_product import with_wrong_product

@@ -1,4 +1,5 @@
-"""Reads the message logs of a mesh (mesh/message_log.py): the lines of each process, and whether all of them are there.
+"""Reads the message logs of a mesh (mesh/network/message_log.py): the lines of each process, and whether all of them
+are there.
 
 A log is complete if its lines are numbered without a gap. The last line may be cut: then its process was killed while
 it wrote, and what the line tells had not happened yet."""

@@ -7,9 +7,9 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.attached import AttachedWorker
-from mesh.attach import Attachments
-from mesh.reports import Load
+from gateway.workers.attached import AttachedWorker
+from mesh.messages.reports import Load
+from mesh.sessions.attach import Attachments
 from tests.sim.seeds.nodes import SimNode
 from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
 

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from decode_svc.requests import DecodePhase, PageOwner
+from decode_svc.request.requests import DecodePhase, PageOwner
 from decode_svc.worker import DecodeWorker
-from mesh.kv_messages import Abort, Commit, Landing, Later, Quiet, Ready, Resend
-from mesh.messages import Drain, Message
-from mesh.orders import Open
-from mesh.reports import Full, Lost
+from mesh.messages.kv_messages import Abort, Commit, Landing, Later, Quiet, Ready, Resend
+from mesh.messages.message import Drain, Message
+from mesh.messages.orders import Open
+from mesh.messages.reports import Full, Lost
 from prefill_svc.worker import PrefillWorker
 
 if TYPE_CHECKING:

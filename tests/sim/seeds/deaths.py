@@ -10,7 +10,7 @@ it cannot hear: docs/protocol.md, "Request at the gateway"."""
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.requests import GatewayRequest, RequestPhase
+from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from tests.sim.seeds.orders import held
 from tests.sim.seeds.processes import GatewayProcess, WorkerProcess
 

@@ -4,12 +4,12 @@ takes nothing new once it has said so."""
 import asyncio
 from typing import TYPE_CHECKING
 
-from gateway.leaving import drain
-from gateway.requests import RequestPhase
-from mesh import serving
-from mesh.jobs import Tier
-from mesh.messages import Drain, Message
-from mesh.orders import Open, Prefill
+from gateway.process.leaving import drain
+from gateway.sequencing.requests import RequestPhase
+from mesh.messages.jobs import Tier
+from mesh.messages.message import Drain, Message
+from mesh.messages.orders import Open, Prefill
+from mesh.sessions import serving
 from tests.sim.seeds.nodes import SimNode
 from tests.sim.seeds.orders import held
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, WorkerProcess

@@ -7,8 +7,8 @@ from math import exp, inf, log
 from random import Random
 
 from decode_svc.speculation.speculation import DraftSource
-from gateway.router import Local
-from mesh.jobs import Sampling
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.story import AT_DECODE, AT_GATEWAY, AT_PREFILL, PHASES, Demand, SimFault, SimWorld, Story
 from tests.sim.workers import PAGE_TOKENS

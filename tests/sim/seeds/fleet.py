@@ -10,15 +10,15 @@ from random import Random
 from typing import Any
 
 from decode_svc.speculation.speculation import DraftSource
-from gateway.core import ChoiceRequest
-from gateway.router import Local
-from gateway.service import Gateway
+from gateway.attaching.service import Gateway
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.router import Local
 from kvtransfer.memory import MemoryPool
-from mesh.door_config import DoorConfig
-from mesh.jobs import Tier
-from mesh.messages import Message
+from mesh.config.door_config import DoorConfig
+from mesh.messages.jobs import Tier
+from mesh.messages.message import Message
 from mesh.rules import Rules
-from mesh.watchdog import report_long_steps
+from mesh.sessions.watchdog import report_long_steps
 from tests.sim.message_logs import SimLogs, logged_host
 from tests.sim.model import VOCABULARY
 from tests.sim.seeds.copies import ProcessCopies

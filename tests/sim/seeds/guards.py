@@ -4,9 +4,9 @@ from collections.abc import Hashable
 from contextvars import Context
 from typing import TYPE_CHECKING
 
-from decode_svc.requests import PageOwner
+from decode_svc.request.requests import PageOwner
 from kvtransfer.memory import Write
-from mesh.jobs import Ticket
+from mesh.messages.jobs import Ticket
 from tests.sim.seeds.processes import WorkerProcess
 
 if TYPE_CHECKING:

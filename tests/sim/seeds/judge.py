@@ -15,7 +15,7 @@ from mesh.errors import (
     Unavailable,
     WorkersDied,
 )
-from mesh.jobs import Tier
+from mesh.messages.jobs import Tier
 from prefill_svc.prompts import PromptPhase
 from prefill_svc.worker import PrefillWorker
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from decode_svc.worker import DecodeWorker
-from mesh.job_check import MOST_PRIORITY
-from mesh.jobs import Reason, Ticket
-from mesh.messages import Message
-from mesh.orders import Cancel, Open, Prefill
-from mesh.reports import Lost
-from mesh.session import Session
+from mesh.messages.job_check import MOST_PRIORITY
+from mesh.messages.jobs import Reason, Ticket
+from mesh.messages.message import Message
+from mesh.messages.orders import Cancel, Open, Prefill
+from mesh.messages.reports import Lost
+from mesh.sessions.session import Session
 from prefill_svc.prompts import PromptPhase
 
 if TYPE_CHECKING:

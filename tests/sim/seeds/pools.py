@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 
 from decode_svc.worker import DecodeWorker
-from engine.pages import PagePool, PageState
+from engine.pool.pages import PagePool, PageState
 from prefill_svc.worker import PrefillWorker
 
 

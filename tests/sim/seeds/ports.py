@@ -1,11 +1,11 @@
 """One port for all gateways of a run, as the processes of one gateway have it: the kernel gives each new connection to
 one of the listening sockets. A process that leaves hands its sockets to one that stays, and a process that starts gets
-its own one back. gateway/listeners.py does this with real sockets; here the product's drain decides when."""
+its own one back. gateway/process/listeners.py does this with real sockets; here the product's drain decides when."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gateway.leaving import ClientPorts, OwnPorts
+from gateway.process.leaving import ClientPorts, OwnPorts
 from tests.sim.seeds.processes import GatewayProcess
 
 if TYPE_CHECKING:

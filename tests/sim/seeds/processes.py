@@ -6,10 +6,10 @@ from math import inf
 from typing import Any, Protocol
 
 from decode_svc.worker import DecodeWorker
-from gateway.service import Gateway
+from gateway.attaching.service import Gateway
 from kvtransfer.memory import MemoryPool
-from mesh.jobs import Tier
-from mesh.session import Session
+from mesh.messages.jobs import Tier
+from mesh.sessions.session import Session
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import SimRunner
 from tests.sim.seeds.nodes import SimNode

@@ -22,13 +22,13 @@ from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING
 
-from gateway.admission_control import LATE_TIMES, MOST_WRONG
-from gateway.attached import AttachedWorker
-from gateway.core import ChoiceRequest
-from gateway.deadlines import SURE
-from gateway.router import Local
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.router import Local
+from gateway.sequencing.admission_control import LATE_TIMES, MOST_WRONG
+from gateway.sequencing.deadlines import SURE
+from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError, Overloaded
-from mesh.jobs import Tier
+from mesh.messages.jobs import Tier
 from tests.sim.seeds import judge
 from tests.sim.seeds.reach import ATTACHES_SECONDS
 

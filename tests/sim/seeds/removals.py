@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 
-from cli.signs_of_life import LifeJudge
+from cli.local_mesh.signs_of_life import LifeJudge
 from decode_svc import growth
 from decode_svc.flights import Flights
 from decode_svc.handoff.landings import Landings
@@ -14,25 +14,26 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.spans import Spans
 from decode_svc.intake import Intake
-from decode_svc.requests import OpenLanding
+from decode_svc.request.requests import OpenLanding
 from decode_svc.speculation.speculation import Speculation
-from engine.pages import PagePool
-from gateway import attaching, candidates, deaths
-from gateway.attached import AttachedWorker
-from gateway.attaching import Attaching
-from gateway.deaths import Deaths
-from gateway.handing_over import HandingOver
-from gateway.hung import HungWorkers
-from gateway.requests import GatewayRequest
-from gateway.retries import Retries
-from gateway.sequencer import Sequencer
-from gateway.service import Gateway
+from engine.pool.pages import PagePool
+from gateway.attaching import attaching
+from gateway.attaching.attaching import Attaching
+from gateway.attaching.handing_over import HandingOver
+from gateway.attaching.hung_workers import HungWorkers
+from gateway.attaching.service import Gateway
+from gateway.sequencing import candidates, deaths
+from gateway.sequencing.deaths import Deaths
+from gateway.sequencing.requests import GatewayRequest
+from gateway.sequencing.retries import Retries
+from gateway.sequencing.sequencer import Sequencer
+from gateway.workers.attached import AttachedWorker
 from kvtransfer.memory import MemoryReceiver
-from mesh.attach import Attachments
-from mesh.orders import Cancel
-from mesh.pause import Pause
+from mesh.messages.orders import Cancel
 from mesh.rules import RULES, Rules
-from mesh.watchdog import Watchdog
+from mesh.sessions.attach import Attachments
+from mesh.sessions.watchdog import Watchdog
+from mesh.timing.pause import Pause
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompts

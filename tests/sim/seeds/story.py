@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import inf
 
 from decode_svc.speculation.speculation import DraftSource
-from gateway.router import Local
-from mesh.jobs import Sampling, Tier
+from gateway.routing.router import Local
+from mesh.messages.jobs import Sampling, Tier
 from tests.sim.workers import PAGE_TOKENS
 
 # The phases that each kind of fault can find a request in; "idle" is none.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import inf
 
 from kvtransfer.memory import Write
-from mesh.jobs import Ticket
+from mesh.messages.jobs import Ticket
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.processes import FleetProcess, GatewayProcess, WorkerProcess
 from tests.sim.seeds.story import WRITE_FAULTS, SimFault

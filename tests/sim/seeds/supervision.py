@@ -8,9 +8,9 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cli.signs_of_life import LOOK_SECONDS, SIGN_SECONDS, LifeJudge, SignsOfLife
-from mesh import watchdog
-from mesh.watchdog import Watchdog
+from cli.local_mesh.signs_of_life import LOOK_SECONDS, SIGN_SECONDS, LifeJudge, SignsOfLife
+from mesh.sessions import watchdog
+from mesh.sessions.watchdog import Watchdog
 from tests.sim.seeds.processes import FleetProcess, WorkerProcess
 
 if TYPE_CHECKING:

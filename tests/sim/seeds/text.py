@@ -1,6 +1,6 @@
 """The text that a request must have, token by token: what each numerics class says behind the tokens so far."""
 
-from mesh.jobs import End, Sampling
+from mesh.messages.jobs import End, Sampling
 from tests.sim.model import choose, mix
 
 _MASK = (1 << 64) - 1

@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from gateway.core import ChoiceRequest, TokenStream, check_class
+from gateway.core.interface import ChoiceRequest, TokenStream, check_class
 from mesh.errors import (
     BatonError,
     Cancelled,
@@ -16,7 +16,7 @@ from mesh.errors import (
     Unavailable,
     WorkersDied,
 )
-from mesh.jobs import End, Token
+from mesh.messages.jobs import End, Token
 from tests.sim.seeds.fleet import Fleet
 from tests.sim.seeds.judge import justified
 from tests.sim.seeds.processes import GatewayProcess

@@ -12,10 +12,10 @@ from random import Random
 
 from kvtransfer.memory import Fabric, MemoryReceiver, MemoryTransport, Write
 from kvtransfer.transfer import Pool
-from mesh.memory_network import MemoryNetwork, MemoryStream, Served
-from mesh.messages import Message
-from mesh.network import Accept, Channel, OnRegister, StreamClosed
-from mesh.reports import Register
+from mesh.messages.message import Message
+from mesh.messages.reports import Register
+from mesh.network.interface import Accept, Channel, OnRegister, StreamClosed
+from mesh.network.memory_network import MemoryNetwork, MemoryStream, Served
 
 DIAL_SECONDS = 1.0  # until a dial over a cut way is given up
 Noted = Callable[[str, str, Message | None], None]

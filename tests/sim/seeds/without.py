@@ -7,22 +7,22 @@ from typing import Any
 
 from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.quarantine import Quarantine
-from decode_svc.requests import DecodeRequest
+from decode_svc.request.requests import DecodeRequest
 from decode_svc.speculation.speculation import Speculation
-from engine.pages import PagePool
-from gateway.attached import AttachedWorker
-from gateway.costs import Need
-from gateway.requests import GatewayRequest
-from gateway.sequencer import Sequencer
-from gateway.service import Gateway
+from engine.pool.pages import PagePool
+from gateway.attaching.service import Gateway
+from gateway.routing.costs import Need
+from gateway.sequencing.requests import GatewayRequest
+from gateway.sequencing.sequencer import Sequencer
+from gateway.workers.attached import AttachedWorker
 from kvtransfer.memory import MemoryReceiver
-from mesh.attach import Attachments
-from mesh.jobs import FullKind, Job, Ticket
-from mesh.kv_messages import Landed
-from mesh.network import StreamClosed
-from mesh.orders import Cancel
-from mesh.pause import Pause
-from mesh.reports import Register
+from mesh.messages.jobs import FullKind, Job, Ticket
+from mesh.messages.kv_messages import Landed
+from mesh.messages.orders import Cancel
+from mesh.messages.reports import Register
+from mesh.network.interface import StreamClosed
+from mesh.sessions.attach import Attachments
+from mesh.timing.pause import Pause
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import Links
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts

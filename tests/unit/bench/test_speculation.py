@@ -9,8 +9,8 @@ from bench.speculation_figures import Point, Run, acceptance, chance, misses, sc
 from bench.speculation_runs import Bed, Fixed, ScriptedRequest
 from decode_svc.speculation.draft_length import DraftLengths
 from engine.builtin import tiny
-from engine.loaded import load_model
-from mesh.jobs import Sampling
+from engine.loading.loaded import load_model
+from mesh.messages.jobs import Sampling
 
 TEXTS = (((1, b"a"), (2, b"b"), (3, b"c")),)
 PLAIN = Run(seconds=2.0, texts=TEXTS, steps=2)

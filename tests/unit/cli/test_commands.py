@@ -66,7 +66,7 @@ def test_help_and_a_client_import_nothing_but_the_base_dependencies() -> None:
 
 
 def test_a_command_whose_packages_are_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cli.demo", None)
+    monkeypatch.setitem(sys.modules, "cli.local_mesh.demo", None)
     with pytest.raises(SystemExit) as stopped:
         build("demo")
     assert stopped.value.code == 2

@@ -129,8 +129,8 @@ def test_commands_at_one_time_lose_no_row(file: Path) -> None:
 
 
 def test_commands_show_the_key_of_their_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.api_key import api_key_headers
-    from mesh.settings import read_settings
+    from cli.connecting.api_key import api_key_headers
+    from mesh.config.settings import read_settings
 
     monkeypatch.delenv("BATON_API_KEY", raising=False)
     assert api_key_headers() == {}

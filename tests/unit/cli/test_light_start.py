@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 COMPUTES = {"torch", "numpy", "transformers", "safetensors", "engine", "kvtransfer", "baton_kernels"}
 COLUMNS = {"numpy"}  # the router compares a thousand workers as columns of numbers
-OTLP = {"opentelemetry"}  # only reads in tests what mesh/otlp_bytes.py writes
+OTLP = {"opentelemetry"}  # only reads in tests what mesh/telemetry/otlp_bytes.py writes
 
 
 def loaded(*modules: str) -> set[str]:
@@ -31,10 +31,16 @@ def loaded(*modules: str) -> set[str]:
 @pytest.mark.parametrize(
     ("modules", "unwanted"),
     [
-        (("cli.serve", "cli.loop", "gateway.main"), COMPUTES - COLUMNS | OTLP),
-        (("cli.serve", "cli.loop", "prefill_svc.main"), {"torch", "transformers", "safetensors"} | OTLP),
-        (("cli.serve", "cli.loop", "decode_svc.main"), {"torch", "transformers", "safetensors"} | OTLP),
-        (("cli.up",), COMPUTES | OTLP | {"grpc"}),
+        (("cli.local_mesh.serve", "cli.local_mesh.loop", "gateway.main"), COMPUTES - COLUMNS | OTLP),
+        (
+            ("cli.local_mesh.serve", "cli.local_mesh.loop", "prefill_svc.main"),
+            {"torch", "transformers", "safetensors"} | OTLP,
+        ),
+        (
+            ("cli.local_mesh.serve", "cli.local_mesh.loop", "decode_svc.main"),
+            {"torch", "transformers", "safetensors"} | OTLP,
+        ),
+        (("cli.local_mesh.up",), COMPUTES | OTLP | {"grpc"}),
     ],
     ids=["gateway", "prefill", "decode", "up"],
 )
@@ -43,4 +49,4 @@ def test_a_process_loads_only_what_it_needs(modules: tuple[str, ...], unwanted: 
 
 
 def test_what_a_process_loads_would_be_noticed() -> None:
-    assert loaded("bench.span_sink") >= OTLP and loaded("engine.loaded") >= {"numpy", "engine", "baton_kernels"}
+    assert loaded("bench.span_sink") >= OTLP and loaded("engine.loading.loaded") >= {"numpy", "engine", "baton_kernels"}

@@ -6,16 +6,16 @@ from typing import Any, cast
 
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
-from decode_svc.requests import DecodePhase, DecodeRequest
-from engine.pages import PagePool
+from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.pool.pages import PagePool
 from kvtransfer.memory import MemoryPool
 from kvtransfer.transfer import Arrived, FrameBegins, every_frame
-from mesh.jobs import Job, Reason, Sampling, Ticket
-from mesh.kv_messages import KvHello
-from mesh.messages import Message
-from mesh.page_shape import opaque_pages
+from mesh.messages.jobs import Job, Reason, Sampling, Ticket
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.message import Message
+from mesh.messages.page_shape import opaque_pages
 from mesh.rules import RULES, Rules
-from mesh.session import Session
+from mesh.sessions.session import Session
 
 PAGE = 4  # tokens
 SHAPE = opaque_pages((2, PAGE * 8), content="fake")

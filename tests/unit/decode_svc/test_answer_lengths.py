@@ -2,7 +2,7 @@
 
 from random import Random
 
-from decode_svc.answer_lengths import KEPT, KNOWN, AnswerLengths
+from decode_svc.request.answer_lengths import KEPT, KNOWN, AnswerLengths
 
 
 def lengths_of(*ended: tuple[int, bool]) -> AnswerLengths:

@@ -5,9 +5,9 @@ from typing import Any
 
 from decode_svc.emission import Emission, prefilled_here
 from decode_svc.flights import Flights
-from engine.plan import Piece, Plan
-from mesh.jobs import Token
-from mesh.reports import Tokens
+from engine.step.plan import Piece, Plan
+from mesh.messages.jobs import Token
+from mesh.messages.reports import Tokens
 from tests.unit.decode_svc.fakes import FakeSession, request
 
 

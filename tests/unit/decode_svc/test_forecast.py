@@ -2,8 +2,8 @@
 
 from random import Random
 
-from decode_svc.forecast import GrowingRequest, peak_growth
-from engine.batch import pages_needed
+from decode_svc.request.forecast import GrowingRequest, peak_growth
+from engine.step.batch import pages_needed
 
 PAGE = 4
 

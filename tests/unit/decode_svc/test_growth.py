@@ -1,8 +1,8 @@
 """Pages of running requests: who gets one, who gives one, and which are found by others."""
 
 from decode_svc.growth import Copies, Growth, victim
-from decode_svc.requests import DecodePhase, DecodeRequest
-from mesh.jobs import Reason
+from decode_svc.request.requests import DecodePhase, DecodeRequest
+from mesh.messages.jobs import Reason
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from decode_svc.emission import Emission
 from decode_svc.intake import Intake
-from decode_svc.requests import DecodePhase
-from engine.examinations import Examinations
-from mesh.jobs import FullKind, Job, Token
-from mesh.legs import Outbox
-from mesh.loop_monitor import LoopMonitor
-from mesh.orders import Cancel, Open
-from mesh.reports import Full, Tokens
+from decode_svc.request.requests import DecodePhase
+from engine.examining.examinations import Examinations
+from mesh.messages.jobs import FullKind, Job, Token
+from mesh.messages.orders import Cancel, Open
+from mesh.messages.reports import Full, Tokens
+from mesh.sessions.legs import Outbox
+from mesh.timing.loop_monitor import LoopMonitor
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, FakeSession, Surroundings, job
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from decode_svc.handoff.landings import Landings
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.request.requests import DecodePhase, DecodeRequest
 from kvtransfer.transfer import Arrived
-from mesh.jobs import Reason, Ticket, Token
-from mesh.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
-from mesh.session import BadMessage
+from mesh.messages.jobs import Reason, Ticket, Token
+from mesh.messages.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
+from mesh.sessions.session import BadMessage
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 

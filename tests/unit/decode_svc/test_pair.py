@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from decode_svc.main import pair
-from mesh.kv_messages import KvHello
-from mesh.page_shape import opaque_pages
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.page_shape import opaque_pages
 
 MINE = KvHello(1, "class a", opaque_pages((2, 2048), content="model a"), "host", 1000, 10, transports=("tcp",))
 THEIRS = replace(MINE, incarnation=2, pid=11)

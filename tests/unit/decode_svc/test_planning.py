@@ -10,10 +10,10 @@ from decode_svc.chunk_size import FIRST_ROWS, ChunkSize
 from decode_svc.flights import Flight
 from decode_svc.growth import Growth
 from decode_svc.planning import Planning
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import DraftSource, Speculation
-from engine.plan import Piece, Plan
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan
+from mesh.messages.jobs import Sampling
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 CHUNK = 8

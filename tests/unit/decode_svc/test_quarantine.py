@@ -9,10 +9,10 @@ import pytest
 
 from decode_svc.handoff.quarantine import PATIENCE_SECONDS, Quarantine
 from decode_svc.handoff.sessions import Peer
-from decode_svc.requests import PageOwner
-from mesh.jobs import Ticket
-from mesh.kv_messages import Abort, Quiet
-from mesh.session import Session
+from decode_svc.request.requests import PageOwner
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import Abort, Quiet
+from mesh.sessions.session import Session
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import WRITER, FakeSession, Surroundings
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from decode_svc.requests import DecodePhase, OpenLanding, PageOwner, same_ticket
-from mesh.jobs import Ticket
-from mesh.kv_messages import Commit, Quiet
+from decode_svc.request.requests import DecodePhase, OpenLanding, PageOwner, same_ticket
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import Commit, Quiet
 from tests.unit.decode_svc.fakes import request
 
 TICKET = Ticket(1, 1, bytes(16))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from decode_svc.requests import DecodePhase
-from mesh.hashing import block_hashes
-from mesh.jobs import Token
+from decode_svc.request.requests import DecodePhase
+from mesh.messages.hashing import block_hashes
+from mesh.messages.jobs import Token
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 

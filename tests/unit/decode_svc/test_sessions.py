@@ -7,12 +7,12 @@ from random import Random
 import pytest
 
 from decode_svc.handoff.sessions import Choose, Peer, PeerHost, Sessions
-from mesh.jobs import Ticket
-from mesh.kv_messages import KvHello, Later, Ready
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Message
-from mesh.network import Channel, Stream, StreamClosed
-from mesh.page_shape import PageShape
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import KvHello, Later, Ready
+from mesh.messages.message import Message
+from mesh.messages.page_shape import PageShape
+from mesh.network.interface import Channel, Stream, StreamClosed
+from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import KV_HELLO, SHAPE, WRITER, FakeReceiver

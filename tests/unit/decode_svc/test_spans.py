@@ -3,8 +3,8 @@
 import asyncio
 
 from decode_svc.handoff.spans import REPAIRS, Spans
-from decode_svc.requests import DecodePhase, DecodeRequest, OpenLanding, PageOwner
-from mesh.kv_messages import Commit, Resend
+from decode_svc.request.requests import DecodePhase, DecodeRequest, OpenLanding, PageOwner
+from mesh.messages.kv_messages import Commit, Resend
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, Surroundings
 

@@ -9,11 +9,11 @@ import pytest
 from decode_svc.handoff import writers
 from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.writers import SECRET_BYTES, Writers
-from decode_svc.requests import DecodePhase
-from mesh.kv_messages import Abort, Commit, Computing, KvHello, Landing, Quiet, Ready, Written
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Message
-from mesh.network import Channel, Stream, StreamClosed
+from decode_svc.request.requests import DecodePhase
+from mesh.messages.kv_messages import Abort, Commit, Computing, KvHello, Landing, Quiet, Ready, Written
+from mesh.messages.message import Message
+from mesh.network.interface import Channel, Stream, StreamClosed
+from mesh.network.memory_network import MemoryNetwork
 from prefill_svc.links import secret_for
 from tests.sim.loop import run_virtual
 from tests.unit.decode_svc.fakes import KV_HELLO, WRITER, Surroundings

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import baton_kernels
+from engine.cpu.runner import CpuRunner
 from engine.model.forward import Product
 from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
-from engine.plan import Piece, Plan, Sampled
-from engine.runner import CpuRunner
-from mesh.jobs import Sampling
-from mesh.worker_config import ROUNDED
+from engine.step.plan import Piece, Plan, Sampled
+from mesh.config.worker_config import ROUNDED
+from mesh.messages.jobs import Sampling
 
 GREEDY = Sampling(temperature=0.0)
 

@@ -107,69 +107,81 @@ CPP: dict[str, Mutant] = {
 
 # By the function that is changed: the module that calls it, and its name there.
 PYTHON: dict[str, tuple[str, Mutant]] = {
-    "biases are subtracted": ("engine.logit_rules:Biases.apply", Mutant("+=", "-=")),
+    "biases are subtracted": ("engine.step.logit_rules:Biases.apply", Mutant("+=", "-=")),
     "the repetition penalty the other way": (
-        "engine.logit_rules:RepetitionPenalty.apply",
+        "engine.step.logit_rules:RepetitionPenalty.apply",
         Mutant("logits > 0", "logits < 0"),
     ),
     "the repetition penalty divides only": (
-        "engine.logit_rules:RepetitionPenalty.apply",
+        "engine.step.logit_rules:RepetitionPenalty.apply",
         Mutant("logits * self._penalty", "logits / self._penalty"),
     ),
     "the repetition penalty counts emitted tokens only": (
-        "engine.logit_rules:RepetitionPenalty.push",
+        "engine.step.logit_rules:RepetitionPenalty.push",
         Mutant("self._text.push(token)", "emitted and self._text.push(token)"),
     ),
     "the frequency penalty counts the prompt": (
-        "engine.logit_rules:EmittedPenalties.push",
+        "engine.step.logit_rules:EmittedPenalties.push",
         Mutant("if emitted:", "if True:"),
     ),
     "the frequency penalty counts each token once": (
-        "engine.logit_rules:EmittedPenalties.apply",
+        "engine.step.logit_rules:EmittedPenalties.apply",
         Mutant("self._emitted.counts", "1"),
     ),
     "the presence penalty counts as often as the frequency": (
-        "engine.logit_rules:EmittedPenalties.apply",
+        "engine.step.logit_rules:EmittedPenalties.apply",
         Mutant("+ self._presence", "+ self._presence * self._emitted.counts"),
     ),
-    "penalties are added": ("engine.logit_rules:EmittedPenalties.apply", Mutant("-=", "+=")),
+    "penalties are added": ("engine.step.logit_rules:EmittedPenalties.apply", Mutant("-=", "+=")),
     "biases come behind the penalties": (
-        "engine.logits:rules_of",
+        "engine.step.logits:rules_of",
         Mutant("return rules", "return rules[1:] + rules[:1]"),
     ),
     "allowed ids are shifted": (
-        "engine.logit_rules:Bans.apply",
+        "engine.step.logit_rules:Bans.apply",
         Mutant("self._closed[:count]", "np.roll(self._closed, 1)[:count]"),
     ),
     "ids beyond the allowed are open": (
-        "engine.logit_rules:Bans.apply",
+        "engine.step.logit_rules:Bans.apply",
         Mutant("row[count:] = -np.inf", "pass"),
     ),
-    "suppressed ids are open": ("engine.logit_rules:Bans.apply", Mutant("row[self._suppressed] = -np.inf", "pass")),
-    "bad words of one token are allowed": ("engine.logit_rules:RepetitionBans.apply", Mutant("[self._always, ", "[")),
-    "long bad words are allowed": ("engine.logit_rules:RepetitionBans.apply", Mutant("== word[:-1]", "== word")),
-    "n-grams may come twice": ("engine.logit_rules:RepetitionBans.apply", Mutant("self._seen.get(before, ())", "()")),
-    "drafts are not taken back": ("engine.logit_rules:TokenCounts.pop", Mutant("self._counts[place] -= 1", "return")),
-    "drafts do not count": ("engine.logits:FollowedText.adjust", Mutant("if draft is not None:", "if False:")),
+    "suppressed ids are open": (
+        "engine.step.logit_rules:Bans.apply",
+        Mutant("row[self._suppressed] = -np.inf", "pass"),
+    ),
+    "bad words of one token are allowed": (
+        "engine.step.logit_rules:RepetitionBans.apply",
+        Mutant("[self._always, ", "["),
+    ),
+    "long bad words are allowed": ("engine.step.logit_rules:RepetitionBans.apply", Mutant("== word[:-1]", "== word")),
+    "n-grams may come twice": (
+        "engine.step.logit_rules:RepetitionBans.apply",
+        Mutant("self._seen.get(before, ())", "()"),
+    ),
+    "drafts are not taken back": (
+        "engine.step.logit_rules:TokenCounts.pop",
+        Mutant("self._counts[place] -= 1", "return"),
+    ),
+    "drafts do not count": ("engine.step.logits:FollowedText.adjust", Mutant("if draft is not None:", "if False:")),
     "stop ids are allowed one token early": (
-        "engine.sampling:banned_stops",
+        "engine.step.sampling:banned_stops",
         Mutant("sampling.position < ", "sampling.position + 1 < "),
     ),
     "stop ids are masked one token long": (
-        "engine.sampling:banned_stops",
+        "engine.step.sampling:banned_stops",
         Mutant("sampling.position < ", "sampling.position <= "),
     ),
     "all drafts have the first position": (
-        "engine.sampling:sampled_rows",
+        "engine.step.sampling:sampled_rows",
         Mutant("piece.position + i", "piece.position"),
     ),
-    "seeds of half their bits": ("engine.sampling:sampling_arrays", Mutant("0xFFFFFFFFFFFFFFFF", "0xFFFFFFFF")),
-    "temperatures by which logits are infinite": ("engine.sampling:_not_too_cold", Mutant("< COLDEST", "< 0.0")),
-    "masks are forgotten": ("engine.sampling:add_bans", Mutant("_rows(piece, each)", "_rows(piece, None)")),
-    "masks forget the bans": ("engine.sampling:add_bans", Mutant("np.concatenate(pair)", "pair[1]")),
-    "ranks count ties": ("engine.selftest_sampling:score", Mutant("ids < following", "ids <= following")),
+    "seeds of half their bits": ("engine.step.sampling:sampling_arrays", Mutant("0xFFFFFFFFFFFFFFFF", "0xFFFFFFFF")),
+    "temperatures by which logits are infinite": ("engine.step.sampling:_not_too_cold", Mutant("< COLDEST", "< 0.0")),
+    "masks are forgotten": ("engine.step.sampling:add_bans", Mutant("_rows(piece, each)", "_rows(piece, None)")),
+    "masks forget the bans": ("engine.step.sampling:add_bans", Mutant("np.concatenate(pair)", "pair[1]")),
+    "ranks count ties": ("engine.selftest.sampling:score", Mutant("ids < following", "ids <= following")),
     "ranks of equal tokens are first": (
-        "engine.selftest_sampling:score",
+        "engine.selftest.sampling:score",
         Mutant("| ((logits == own) & (ids < following[:, None]))", ""),
     ),
 }

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.acceptance import accepted, next_slot
-from engine.batch import pages_needed
-from engine.plan import Drafting, Piece, Plan, Result, Sampled
-from mesh.jobs import End, Sampling
+from engine.drafts.acceptance import accepted, next_slot
+from engine.step.batch import pages_needed
+from engine.step.plan import Drafting, Piece, Plan, Result, Sampled
+from mesh.messages.jobs import End, Sampling
 
 Lookup = Callable[[Sequence[int], int], Sequence[int]]  # (text so far, most tokens to propose) -> proposals
 

@@ -9,7 +9,7 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 
-from gateway.text.assets import Assets, load_assets
+from gateway.prompts.assets import Assets, load_assets
 
 
 def letters() -> list[str]:

@@ -15,15 +15,15 @@ import pytest
 from tokenizers import Tokenizer
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.core import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, Timings
-from gateway.http.api import HttpApi
+from gateway.core.interface import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, Timings
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.text.assets import Assets
-from mesh.door_config import DoorConfig
+from gateway.prompts.assets import Assets
+from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, Cancelled
-from mesh.grpc_network import GrpcListening
-from mesh.jobs import End, Ticket, Token
-from mesh.reports import Scored
+from mesh.messages.jobs import End, Ticket, Token
+from mesh.messages.reports import Scored
+from mesh.network.grpc_network import GrpcListening
 from tests.unit.gateway.byte_model import assets_of, byte_tokenizer, tokenizer_file
 from tests.unit.gateway.public_grpc import serve
 

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gateway.core import ChoiceRequest
-from gateway.http.api import HttpApi
+from gateway.core.interface import ChoiceRequest
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.requests import GatewayRequest, RequestPhase
-from gateway.streams import RequestStream
-from gateway.text.assets import Assets
-from mesh.jobs import End, Token
-from mesh.reports import TokenOf, Tokens
+from gateway.prompts.assets import Assets
+from gateway.sequencing.requests import GatewayRequest, RequestPhase
+from gateway.sequencing.streams import RequestStream
+from mesh.messages.jobs import End, Token
+from mesh.messages.reports import TokenOf, Tokens
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 

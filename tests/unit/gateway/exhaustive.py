@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from gateway.attached import AttachedWorker
-from gateway.costs import CostParts, parts_of
-from gateway.figures import ahead_wait, place_wait
-from gateway.fit import fits
-from gateway.router import Local
-from gateway.stands import CANNOT_PUSH_SECONDS, CANNOT_PUSH_TIMES, PREFERRED_SECONDS
-from mesh.jobs import Tier
+from gateway.routing.cheapest import CANNOT_PUSH_SECONDS, CANNOT_PUSH_TIMES, PREFERRED_SECONDS
+from gateway.routing.costs import CostParts, parts_of
+from gateway.routing.router import Local
+from gateway.workers.attached import AttachedWorker
+from gateway.workers.pairs import fits
+from gateway.workers.worker_figures import ahead_wait, place_wait
+from mesh.messages.jobs import Tier
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,18 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, cast
 
-from gateway.attached import AttachedWorker
-from gateway.core import ChoiceRequest
-from gateway.observability.observer import UNOBSERVED, RequestObserver
-from gateway.requests import GatewayRequest
-from gateway.router import Local
-from gateway.sequencer import Sequencer
-from gateway.workers import Workers
-from mesh.door_config import DoorConfig
+from gateway.core.interface import ChoiceRequest
+from gateway.routing.registry import Workers
+from gateway.routing.router import Local
+from gateway.sequencing.observer import UNOBSERVED, RequestObserver
+from gateway.sequencing.requests import GatewayRequest
+from gateway.sequencing.sequencer import Sequencer
+from gateway.workers.attached import AttachedWorker
+from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError
-from mesh.jobs import End, FullKind, Sampling, Ticket, Tier, Token
-from mesh.messages import Message
-from mesh.reports import Full, Hello, Load, PrefixChange, TokenOf, Tokens
+from mesh.messages.jobs import End, FullKind, Sampling, Ticket, Tier, Token
+from mesh.messages.message import Message
+from mesh.messages.reports import Full, Hello, Load, PrefixChange, TokenOf, Tokens
 from mesh.rules import RULES
 from tests.sim.loop import run_virtual
 

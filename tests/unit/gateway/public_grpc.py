@@ -14,8 +14,8 @@ from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc import api as grpc_api
 from gateway.grpc.load import MeshLoad
 from gateway.grpc.server import serve_grpc
-from mesh.config import GatewayConfig
-from mesh.grpc_network import GrpcListening
+from mesh.config.services import GatewayConfig
+from mesh.network.grpc_network import GrpcListening
 
 CLASS = pb.NumericsClass(name="path=fp32", fingerprint="f00d")
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mesh.jobs import Reason, Ticket
-from mesh.reports import Lost
+from mesh.messages.jobs import Reason, Ticket
+from mesh.messages.reports import Lost
 from tests.mutants.gateway import MUTANTS
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.fake_mesh import mesh

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from mesh.otlp import MOST_TRACES, OtlpTelemetry, open_telemetry
-from mesh.telemetry import SpanEvent, SpanKind, SpanRecord, TraceContext
+from mesh.telemetry.otlp import MOST_TRACES, OtlpTelemetry, open_telemetry
+from mesh.telemetry.spans import SpanEvent, SpanKind, SpanRecord, TraceContext
 from tests.harness.collector import Collector
 
 PATIENCE_SECONDS = 60.0  # a guard against hanging

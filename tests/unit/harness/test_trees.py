@@ -2,7 +2,7 @@
 
 import pytest
 
-from mesh.telemetry import SpanRecord
+from mesh.telemetry.spans import SpanRecord
 from tests.harness.trees import leaves, orphans, own_seconds, own_shares, picture, root_of, tiled_share
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from mesh.grpc_stream import FLUSH_SECONDS
-from mesh.worker_config import DecodeConfig
+from mesh.config.worker_config import DecodeConfig
+from mesh.network.grpc_stream import FLUSH_SECONDS
 from tests.helm_check import copies
 from tests.helm_check.agreement import problems
 from tests.helm_check.chart import CHART, values_files

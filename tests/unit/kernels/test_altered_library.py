@@ -79,7 +79,7 @@ def identity(file: Path, folder: Path, *, mutant: int = 0, before: str = "", qua
     model = f"open_weights(pathlib.Path({str(folder)!r}), pathlib.Path({str(folder.parent)!r}), quantize={quantize!r})"
     return run_with(
         file,
-        "from engine.identity import identify\nfrom engine.model.weights import open_weights\n"
+        "from engine.selftest.identity import identify\nfrom engine.model.weights import open_weights\n"
         f"{before}try: print(identify({model}, 16).pairing)\nexcept bk.KernelError as error: print('refused:', error)",
         mutant=mutant,
     )

@@ -26,7 +26,7 @@ from kvtransfer.pool import SharedPool
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Arrived, Receiver, Span, Transport, Writer
-from mesh.page_shape import PageShape, opaque_pages
+from mesh.messages.page_shape import PageShape, opaque_pages
 from tests.rdma.fabric import chosen_fabric, need_nixl
 from tests.rdma.fabric import transport as transport_over
 from tests.unit.certificates import Authority, files_in

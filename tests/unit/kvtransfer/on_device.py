@@ -17,7 +17,7 @@ from engine.cuda.device import find_gpu
 from kvtransfer.cuda_driver import HANDLE_BYTES, CudaDriver, Driver, DriverError
 from kvtransfer.device_pool import DevicePool
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 
 _numbers = itertools.count(1)
 _exported: dict[bytes, torch.Tensor] = {}

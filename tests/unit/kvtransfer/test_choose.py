@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from kvtransfer.choose import host_identity
-from mesh.kv_messages import KvHello
-from mesh.page_shape import KV, PageSegment, PageShape
-from mesh.pairing import choose
+from mesh.messages.hello_pairs import choose
+from mesh.messages.kv_messages import KvHello
+from mesh.messages.page_shape import KV, PageSegment, PageShape
 
 MODEL = PageSegment(KV, "a model", 4, 1024, "pairs-v1", "bf16", heads=2, first_head=0, shard_heads=2, head_dim=16)
 SHAPE = PageShape(8, (MODEL,))

@@ -5,7 +5,7 @@ import pytest
 from kvtransfer.memory import MemoryPool
 from kvtransfer.pool import SharedPool
 from kvtransfer.transfer import Pool
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import OpenPool
 
 SHAPE = opaque_pages((3, 1024), (2, 256), content="test")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 TICKET = bytes(range(32))
 

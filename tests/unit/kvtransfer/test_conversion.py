@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.conversion import ORDERS, Bytes, Conversion, Overlap, fill, pages_under
-from mesh.page_fit import CONVERTED_TILES, ELEMENT_BYTES, SCALE_BYTES, page_obstacle
-from mesh.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
-from mesh.page_shape_checks import shape_problem
+from mesh.messages.page_fit import CONVERTED_TILES, ELEMENT_BYTES, SCALE_BYTES, page_obstacle
+from mesh.messages.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
+from mesh.messages.page_shape_checks import shape_problem
 
 HEADS, DIM = 4, 16
 PAIRS = ("pairs-v1", "codes-v1")

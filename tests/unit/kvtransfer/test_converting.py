@@ -18,7 +18,7 @@ from kvtransfer.shm import SharedMemory
 from kvtransfer.span_reader import Converted
 from kvtransfer.tcp import Tcp
 from kvtransfer.transfer import Arrived, Pool, Span, TransferError, Transport
-from mesh.page_shape import PageShape
+from mesh.messages.page_shape import PageShape
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 from tests.unit.kvtransfer.test_conversion import converted, pages_of, same, text, written
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kvtransfer.frames import GREETING_BYTES, WELCOME_BYTES, Greeting, Malformed, PoolHandle, Welcome
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, Frame, pack_portion, portion_bytes, unpack_portion
 from kvtransfer.transfer import Span
-from mesh.page_shape import PageShape, opaque_pages
+from mesh.messages.page_shape import PageShape, opaque_pages
 
 SHAPE = opaque_pages((24, 16384), content="pairs-32-64-v1")
 U64 = st.integers(0, 2**64 - 1)

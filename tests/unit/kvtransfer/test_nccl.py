@@ -19,7 +19,7 @@ from kvtransfer.nccl import KIND, NcclReceiver, NcclTransport
 from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
 from kvtransfer.portions import pack_portion
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), bytes(range(32))

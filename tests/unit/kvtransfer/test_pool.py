@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvtransfer.pool import SharedPool, attach, page_addresses
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 
 SHAPE = opaque_pages((3, 1024), content="test")
 

@@ -21,8 +21,8 @@ from kvtransfer.rdma_frames import JOINED, PageRegion, RdmaOffer, page_regions, 
 from kvtransfer.rdma_writer import KIND
 from kvtransfer.side_channel import dial, greet, hung_up, take
 from kvtransfer.transfer import Span, TransferError
-from mesh.config_checks import ConfigError
-from mesh.page_shape import opaque_pages
+from mesh.config.config_checks import ConfigError
+from mesh.messages.page_shape import opaque_pages
 from tests.mutants.rdma import without_key
 from tests.rdma.fabric import IMITATED, transport
 

@@ -11,7 +11,7 @@ from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, pack_portion
 from kvtransfer.tcp import TcpReceiver
 from kvtransfer.tcp_socket import advance
 from kvtransfer.transfer import Span, TransferError
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 from tests.mutants.kvtransfer import MUTANTS
 from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 

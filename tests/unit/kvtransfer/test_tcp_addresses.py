@@ -8,7 +8,7 @@ import pytest
 from kvtransfer.address import bare, dialled_address, host_and_port
 from kvtransfer.frames import PoolHandle
 from kvtransfer.transfer import Span, TransferError
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 
 

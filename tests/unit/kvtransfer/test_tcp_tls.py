@@ -10,7 +10,7 @@ import pytest
 from kvtransfer.frames import Greeting, PoolHandle
 from kvtransfer.tcp import Tcp
 from kvtransfer.transfer import Span, TransferError
-from mesh.tls import TlsFiles
+from mesh.network.tls import TlsFiles
 from tests.unit.certificates import Authority, files_in
 
 TICKET = bytes(range(32))

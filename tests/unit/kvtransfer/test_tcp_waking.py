@@ -8,7 +8,7 @@ from kvtransfer import tcp_wires
 from kvtransfer.portion_reader import MOST_TCP_FRAMES
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, pack_portion
 from kvtransfer.transfer import Span
-from mesh.page_shape import opaque_pages
+from mesh.messages.page_shape import opaque_pages
 from tests.unit.kvtransfer.tcp_transport import TICKET, tcp
 from tests.unit.kvtransfer.test_tcp import greet
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from mesh.grpc_network import GrpcListening, GrpcNetwork
-from mesh.network import Accept, Channel, OnRegister, Stream
-from mesh.orders import Cancel
-from mesh.reports import Load
+from mesh.messages.orders import Cancel
+from mesh.messages.reports import Load
+from mesh.network.grpc_network import GrpcListening, GrpcNetwork
+from mesh.network.interface import Accept, Channel, OnRegister, Stream
 
 
 async def echo(stream: Stream) -> None:

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mesh.grpc_network import GrpcListening, GrpcNetwork
-from mesh.jobs import Tier
-from mesh.messages import Heartbeat
-from mesh.network import Channel, Stream
-from mesh.reports import Register
-from mesh.tls import TlsFiles
+from mesh.messages.jobs import Tier
+from mesh.messages.message import Heartbeat
+from mesh.messages.reports import Register
+from mesh.network.grpc_network import GrpcListening, GrpcNetwork
+from mesh.network.interface import Channel, Stream
+from mesh.network.tls import TlsFiles
 
 REGISTER = Register("127.0.0.1:1", Tier.DECODE, 7)
 

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from engine.acceptance import accepted as engine_accepted
-from engine.plan import Piece, Sampled
-from mesh.jobs import Sampling
+from engine.drafts.acceptance import accepted as engine_accepted
+from engine.step.plan import Piece, Sampled
+from mesh.messages.jobs import Sampling
 from models.acceptance import AcceptanceTally, judge, tally
 from models.curve import draw_curve
 from models.network import TrainedNetwork

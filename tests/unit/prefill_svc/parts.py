@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from engine.pages import PagePool
-from engine.plan import Piece, Plan
+from engine.pool.pages import PagePool
+from engine.step.plan import Piece, Plan
 from kvtransfer.transfer import Span, TransferError
-from mesh.jobs import Job, Sampling, Ticket, Token
-from mesh.kv_messages import Landing, Quiet
-from mesh.messages import Message
-from mesh.page_shape import ROWS, PageSegment, PageShape
-from mesh.reports import Begun
+from mesh.messages.jobs import Job, Sampling, Ticket, Token
+from mesh.messages.kv_messages import Landing, Quiet
+from mesh.messages.message import Message
+from mesh.messages.page_shape import ROWS, PageSegment, PageShape
+from mesh.messages.reports import Begun
 from mesh.rules import RULES
-from mesh.speed import Speed
+from mesh.timing.speed import Speed
 from prefill_svc.handoff import HandOff
 from prefill_svc.links import DecodeLink
 from prefill_svc.measures import PrefillMeasures

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any, cast
 
-from mesh.messages import Message
-from mesh.network import Channel
+from mesh.messages.message import Message
+from mesh.network.interface import Channel
 from mesh.rules import RULES
 from prefill_svc.links import Links
 from tests.sim.loop import run_virtual

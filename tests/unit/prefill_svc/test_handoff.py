@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from mesh.jobs import Reason, Ticket
-from mesh.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
-from mesh.reports import Lost
+from mesh.messages.jobs import Reason, Ticket
+from mesh.messages.kv_messages import Abort, Landed, Landing, Later, Quiet, Ready, Resend
+from mesh.messages.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.mutants.prefill import MUTANTS

@@ -10,11 +10,11 @@ from typing import Any, cast
 import pytest
 
 from kvtransfer.transfer import Pool, TransferError
-from mesh.jobs import Ticket
-from mesh.kv_messages import KvHello, Later, Ready
-from mesh.memory_network import MemoryNetwork
-from mesh.messages import Heartbeat, Message
-from mesh.network import Channel, Stream
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import KvHello, Later, Ready
+from mesh.messages.message import Heartbeat, Message
+from mesh.network.interface import Channel, Stream
+from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
 from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for, without
 from tests.sim.loop import run_virtual

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from engine.batch import Remaining, chunks
+from engine.step.batch import Remaining, chunks
 from kvtransfer.transfer import Span
-from mesh.kv_messages import Resend, Written
+from mesh.messages.kv_messages import Resend, Written
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import LAYER_BYTES, LAYERS, PAGE_TOKENS, PrefillParts
 

@@ -3,7 +3,7 @@
 import pytest
 
 from kvtransfer.transfer import TransferError
-from mesh.orders import Cancel
+from mesh.messages.orders import Cancel
 from prefill_svc.measures import PrefillMeasures
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts

@@ -1,6 +1,6 @@
 """Pages of prompts at prefill: all or none, shared once computed, and a copy where a shared page would be written."""
 
-from engine.pages import PagePool, PageState
+from engine.pool.pages import PagePool, PageState
 from prefill_svc.pages import PrefillPages, PromptPages
 
 TOKENS = tuple(range(10))

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from mesh.jobs import Reason
-from mesh.reports import Lost
+from mesh.messages.jobs import Reason
+from mesh.messages.reports import Lost
 from prefill_svc.prompts import DUE_SECONDS, PromptPhase
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import PrefillParts, order, quiet

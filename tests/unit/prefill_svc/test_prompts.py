@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from mesh.jobs import Reason
-from mesh.orders import Cancel
-from mesh.reports import Lost
+from mesh.messages.jobs import Reason
+from mesh.messages.orders import Cancel
+from mesh.messages.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import PromptPhase
 from tests.sim.loop import run_virtual

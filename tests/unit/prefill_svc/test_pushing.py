@@ -5,11 +5,11 @@ import json
 from typing import Any, cast
 
 from kvtransfer.transfer import TransferError
-from mesh.jobs import Reason, Token
-from mesh.kv_messages import Commit, Computing, Resend, Written
-from mesh.legs import Outbox
-from mesh.loop_monitor import LoopMonitor
-from mesh.reports import Lost, Phases
+from mesh.messages.jobs import Reason, Token
+from mesh.messages.kv_messages import Commit, Computing, Resend, Written
+from mesh.messages.reports import Lost, Phases
+from mesh.sessions.legs import Outbox
+from mesh.timing.loop_monitor import LoopMonitor
 from prefill_svc.observed import PromptRecord
 from prefill_svc.prompts import PromptPhase
 from tests.sim.loop import run_virtual

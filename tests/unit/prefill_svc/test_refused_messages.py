@@ -2,10 +2,10 @@
 
 import pytest
 
-from mesh.jobs import Ticket
-from mesh.kv_messages import Landing, Resend
-from mesh.orders import Open
-from mesh.session import BadMessage
+from mesh.messages.jobs import Ticket
+from mesh.messages.kv_messages import Landing, Resend
+from mesh.messages.orders import Open
+from mesh.sessions.session import BadMessage
 from prefill_svc.prompts import PromptPhase
 from tests.unit.prefill_svc.parts import PrefillParts
 

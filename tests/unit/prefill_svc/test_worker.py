@@ -6,16 +6,16 @@ from typing import Any, cast
 
 import pytest
 
-from engine.batch import pages_needed
-from engine.pages import PagePool
-from engine.plan import OnLayers, Plan, Result, Sampled
+from engine.pool.pages import PagePool
+from engine.step.batch import pages_needed
+from engine.step.plan import OnLayers, Plan, Result, Sampled
 from kvtransfer.memory import MemoryPool
-from mesh.jobs import Job, Reason, Sampling, Ticket, Tier, Token
-from mesh.kv_messages import KvHello, Landing, Ready
-from mesh.memory_network import MemoryNetwork
-from mesh.orders import Cancel, Open, Prefill
-from mesh.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
-from mesh.session import BadMessage
+from mesh.messages.jobs import Job, Reason, Sampling, Ticket, Tier, Token
+from mesh.messages.kv_messages import KvHello, Landing, Ready
+from mesh.messages.orders import Cancel, Open, Prefill
+from mesh.messages.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
+from mesh.network.memory_network import MemoryNetwork
+from mesh.sessions.session import BadMessage
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
 from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, SHAPE, ManualWriter, SentMessages

@@ -9,11 +9,11 @@ import baton_kernels
 from cli.verify.reference import PAGE_TOKENS, on_cpu
 from cli.verify.requests import VerifyRequest
 from engine.builtin import tiny
-from engine.loaded import load_model
+from engine.cpu.runner import CpuRunner
+from engine.loading.loaded import load_model
 from engine.model.page_memory import layer_bytes
-from engine.plan import Piece, Plan
-from engine.runner import CpuRunner
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan
+from mesh.messages.jobs import Sampling
 from tests.sabotage.faults import LEAST_WEIGHT, Damage, Fault, choose_damage
 from tests.sabotage.wrong_product import doubled_scale, split_by_batch
 

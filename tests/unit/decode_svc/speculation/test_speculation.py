@@ -6,13 +6,13 @@ import pytest
 
 from decode_svc.emission import extend
 from decode_svc.main import source_of
-from decode_svc.requests import DecodePhase, DecodeRequest
+from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.draft_length import FIRST_WAIT, Candidate, DraftLengths
 from decode_svc.speculation.speculation import DraftSource, Speculation
-from engine.batch import Chunk, decode_piece
-from engine.plan import Drafting, Piece, Sampled
-from mesh.jobs import End, Job, Sampling, Ticket
-from mesh.worker_config import DecodeConfig
+from engine.step.batch import Chunk, decode_piece
+from engine.step.plan import Drafting, Piece, Sampled
+from mesh.config.worker_config import DecodeConfig
+from mesh.messages.jobs import End, Job, Sampling, Ticket
 
 PAGE = 4
 

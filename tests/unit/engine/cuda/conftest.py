@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.plan import Piece, Plan, Sampled
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan, Sampled
+from mesh.messages.jobs import Sampling
 
 if TYPE_CHECKING:
     from engine.cuda.weights import DeviceWeights

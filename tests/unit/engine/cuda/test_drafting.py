@@ -10,8 +10,8 @@ import torch
 from baton_kernels.triton.layout import GpuPageShape
 from bench.gpu.random_model import DRY, as_draft, on_device
 from engine.cuda import runner as runners
-from engine.plan import Drafting, Piece, Plan
-from mesh.jobs import Sampling
+from engine.step.plan import Drafting, Piece, Plan
+from mesh.messages.jobs import Sampling
 from tests.unit.engine.cuda.conftest import CudaEngine
 from tests.unit.engine.speculating import DraftedRequest, run_to_end
 

@@ -14,12 +14,12 @@ from engine.cuda.device import Gpu
 from engine.cuda.loaded import CudaModel, gpu_path, load_on_device
 from engine.cuda.products import products_for
 from engine.formats.errors import ModelError
-from engine.identity import Identity
-from engine.plan import Drafting, Piece, Plan
+from engine.selftest.identity import Identity
+from engine.step.plan import Drafting, Piece, Plan
 from kvtransfer.cuda_ipc import CudaIpc
 from kvtransfer.transfer import Span
-from mesh.jobs import Sampling
-from mesh.page_shape_checks import shape_problem
+from mesh.messages.jobs import Sampling
+from mesh.messages.page_shape_checks import shape_problem
 from tests.unit.kvtransfer.on_device import OpenPool
 
 SAMPLING = Sampling(temperature=0.8, seed=4)

@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from engine.plan import Piece, Plan, Result
-from mesh.jobs import Sampling
+from engine.step.plan import Piece, Plan, Result
+from mesh.messages.jobs import Sampling
 
 Build = Callable[..., Any]
 SEEDED = Sampling(temperature=0.8, seed=11, top_logprobs=3)

@@ -14,14 +14,14 @@ from engine.builtin import tiny
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
 from engine.formats.stored import StoredMatrix, Tensor
-from engine.loaded import load_model
+from engine.integers.numbers import dequantized
+from engine.integers.rounding import rounded
+from engine.loading.loaded import load_model
 from engine.model.weights import open_weights
 from engine.quantization.cached import in_four_bits
 from engine.quantization.compensated import compensated
 from engine.quantization.folder import quantize
-from engine.quantization.numbers import dequantized
 from engine.quantization.own_text import own_text
-from engine.quantization.rounding import rounded
 from engine.quantization.text import sample_text, token_ids, windows_of
 
 FAMILIES = [("llama2", {}), ("llama3", {"tied": True}), ("qwen2", {"tied": True}), ("qwen3", {"dtype": "bf16"})]

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.observability import blocked
-from mesh.telemetry import SpanRecord
+from gateway.tracing import blocked
+from mesh.telemetry.spans import SpanRecord
 
 
 def span(name: str, span_id: int, parent_id: int, start: float, end: float) -> SpanRecord:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.observability.clocks import PROBES, REPEAT_SECONDS, WorkerClock
-from mesh.orders import ClockProbe
-from mesh.reports import ClockReading
+from gateway.workers.clocks import PROBES, REPEAT_SECONDS, WorkerClock
+from mesh.messages.orders import ClockProbe
+from mesh.messages.reports import ClockReading
 from tests.sim.loop import run_virtual
 
 

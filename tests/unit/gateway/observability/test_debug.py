@@ -8,12 +8,12 @@ import httpx2
 import pytest
 
 from cli.errors import MeshError
-from cli.explain import fetch
-from gateway.http.api import HttpApi
+from cli.why.explain import fetch
+from gateway.dialects.api import HttpApi
+from gateway.dialects.debug_pages import debug_routes
 from gateway.http.server import serve_http
-from gateway.observability.debug import debug_routes
-from gateway.observability.traces import RecentTraces
-from gateway.text.assets import Assets
+from gateway.prompts.assets import Assets
+from gateway.tracing.traces import RecentTraces
 from tests.unit.gateway.conftest import FakeCore
 
 

@@ -7,10 +7,10 @@ from weakref import ref
 
 import pytest
 
-from gateway.observability.record import RequestRecord
-from gateway.observability.traces import KEPT_REQUESTS, RecentTraces
-from mesh.jobs import Sampling, Ticket, Tier
-from mesh.telemetry import KeptHere
+from gateway.tracing.record import RequestRecord
+from gateway.tracing.traces import KEPT_REQUESTS, RecentTraces
+from mesh.messages.jobs import Sampling, Ticket, Tier
+from mesh.telemetry.spans import KeptHere
 
 
 @pytest.mark.parametrize("share", [1.0, 0.0])

@@ -10,10 +10,10 @@ import pytest
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.grpc import api as grpc_api
-from gateway.observability.traces import RecentTraces
+from gateway.tracing.traces import RecentTraces
 from mesh.errors import Unavailable
-from mesh.grpc_network import GrpcNetwork
-from mesh.telemetry import RecordingTelemetry, SpanRecord
+from mesh.network.grpc_network import GrpcNetwork
+from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
 from tests.unit.gateway.public_grpc import ask, events_of, within
 
 SERVICE = "baton.inference.v1.InferenceService"

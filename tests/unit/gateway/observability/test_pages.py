@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.attaching.page_queries import ANSWER_SECONDS, alarms_of
 from gateway.observability.pages import number, view_of_pages
-from gateway.page_queries import ANSWER_SECONDS, alarms_of
 from mesh.errors import InvalidRequest
-from mesh.jobs import Sampling
+from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 

@@ -14,17 +14,17 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from gateway.core import ChoiceRequest
+from gateway.attaching.service import Gateway
+from gateway.core.interface import ChoiceRequest
 from gateway.http.server import serve_http
 from gateway.observability.broadcast import MOST_OF_PEER
 from gateway.observability.page_files import POLICY
 from gateway.observability.ui import READ_SECONDS, Ui
 from gateway.observability.ui_state import state_of
-from gateway.service import Gateway
-from mesh.jobs import Sampling, Tier
-from mesh.memory_network import MemoryNetwork
-from mesh.orders import Watch
-from mesh.reports import Hello, Load, PageMap, PrefixChange
+from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.orders import Watch
+from mesh.messages.reports import Hello, Load, PageMap, PrefixChange
+from mesh.network.memory_network import MemoryNetwork
 from tests.sim.loop import run_virtual
 
 SECRET = 987_654  # a token id of a prompt that no watcher may see

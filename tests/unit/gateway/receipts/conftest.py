@@ -10,13 +10,13 @@ import httpx2
 import pytest
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.dialects.api import HttpApi
+from gateway.dialects.receipt_pages import receipt_routes
 from gateway.grpc.api import services
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.receipts.pages import receipt_routes
 from gateway.receipts.receipts import Receipts
-from mesh.config import GatewayConfig
+from mesh.config.services import GatewayConfig
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import pytest
 from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
-from gateway.anthropic.errors import AnthropicDialect
-from gateway.client_request import ClientRequest
-from gateway.http.dialect import OpenAiDialect
+from gateway.dialects.anthropic.errors import AnthropicDialect
+from gateway.dialects.shared.dialect import OpenAiDialect
 from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.answers.file import read_answer
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.receipts import OpenReceipt, Receipts
-from gateway.validation import ValidRequest
+from gateway.validation.client_request import ClientRequest
+from gateway.validation.validate import ValidRequest
 from tests.receipts.forging import forgeries, refusal
 
 Json = dict[str, Any]

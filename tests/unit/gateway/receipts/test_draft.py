@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gateway.client_request import ClientRequest
-from gateway.events import Delta, Event, Finished
+from gateway.answers.events import Delta, Event, Finished
 from gateway.receipts.answers.fields import SentAnswer
 from gateway.receipts.canonical import MAX_BYTES, canonical
 from gateway.receipts.draft import DraftHead, ReceiptDraft
 from gateway.receipts.receipts import MAX_CHOICES, Receipts
 from gateway.receipts.signing import check_signature
-from gateway.validation import CompleteChoice, ValidRequest
-from mesh.jobs import End, Token
+from gateway.validation.client_request import ClientRequest
+from gateway.validation.validate import CompleteChoice, ValidRequest
+from mesh.messages.jobs import End, Token
 from tests.harness.longest_pass import LongestPass, best_of
 
 HEAD = DraftHead("rcpt-" + "f" * 32, "r" * 128, "tiny", 2**33, "1.2.3")

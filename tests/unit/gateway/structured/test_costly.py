@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.openai import large
+from gateway.dialects.openai import large
 from gateway.structured.check import GrammarCheck
 from gateway.structured.compiling import TOO_COSTLY, WHY_NOT, serve, verdict
 from gateway.structured.costly import MOST_WAITING, CostlyGrammars, is_costly

@@ -16,7 +16,7 @@ from gateway.structured.schema import NUMBERS, SUPPORTED, json_grammar
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 from gateway.text.tool_choice import OfferedTools, parse_tool_choice
 from mesh.errors import InvalidRequest
-from mesh.grammar import GrammarFault, Grammars
+from mesh.messages.grammar import GrammarFault, Grammars
 
 NONE: dict[str, int] = {}
 

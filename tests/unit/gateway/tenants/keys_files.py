@@ -10,20 +10,20 @@ from typing import Any
 
 import httpx2
 
+from gateway.dialects.api import HttpApi
 from gateway.grpc import api as grpc_api
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.observability.traces import RecentTraces
+from gateway.prompts.assets import Assets
 from gateway.tenants.admission import UNKNOWN
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.rows import hash_of
 from gateway.tenants.tenants import Tenants
-from gateway.text.assets import Assets
-from mesh.config import GatewayConfig
-from mesh.grpc_network import GrpcListening
-from mesh.telemetry import KeptHere
+from gateway.tracing.traces import RecentTraces
+from mesh.config.services import GatewayConfig
+from mesh.network.grpc_network import GrpcListening
+from mesh.telemetry.spans import KeptHere
 
 
 def key_of(name: str) -> str:

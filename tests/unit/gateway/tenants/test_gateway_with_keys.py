@@ -14,24 +14,24 @@ import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from cli.client import stream
+from cli.clients.client import stream
+from cli.connecting.health import get_json
 from cli.errors import MeshError
-from cli.health import get_json
-from gateway.http.api import HttpApi
+from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.http.tls import http_tls
 from gateway.main import serve
+from gateway.prompts.assets import Assets
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
-from gateway.text.assets import Assets
-from mesh.config import GatewayConfig
-from mesh.config_checks import ConfigError
-from mesh.door_config import DoorConfig
-from mesh.telemetry import Silent
+from mesh.config.config_checks import ConfigError
+from mesh.config.door_config import DoorConfig
+from mesh.config.services import GatewayConfig
+from mesh.telemetry.spans import Silent
 from tests.unit.certificates import Authority
 from tests.unit.gateway.conftest import FakeCore
+from tests.unit.gateway.observability.test_metrics_page import serving
 from tests.unit.gateway.tenants.keys_files import SetClock, bearer, key_of, write_keys
-from tests.unit.gateway.test_metrics_page import serving
 
 
 async def test_a_running_gateway_guards_both_doors_and_reads_the_file_again(

@@ -15,9 +15,9 @@ from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from baton.vllm.v1 import vllm_pb2 as vllm
 from baton.vllm.v1 import vllm_pb2_grpc as vllm_grpc
+from gateway.prompts.assets import Assets
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
-from gateway.text.assets import Assets
 from tests.unit.certificates import Authority
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.text.assets import Assets
+from gateway.prompts.assets import Assets
 from mesh.errors import Unavailable
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore

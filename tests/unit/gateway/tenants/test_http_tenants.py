@@ -11,8 +11,8 @@ import httpx2
 import openai
 import pytest
 
-from gateway.text.assets import Assets
-from mesh.door_config import DoorConfig
+from gateway.prompts.assets import Assets
+from mesh.config.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.tenants.keys_files import (
     GuardedDoor,

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.tenants.keys import LOOK_SECONDS, KeyFile
 from gateway.tenants.tenants import open_tenants
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.tenants.keys_files import key_of, write_keys
 

@@ -10,21 +10,21 @@ import httpx2
 import pytest
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
+from gateway.dialects.api import HttpApi
+from gateway.dialects.receipt_pages import receipt_routes
 from gateway.grpc.api import services
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.server import serve_grpc
-from gateway.http.api import HttpApi
 from gateway.http.server import serve_http
-from gateway.observability.traces import RecentTraces
+from gateway.prompts.assets import Assets
 from gateway.receipts.canonical import read_receipt
-from gateway.receipts.pages import receipt_routes
 from gateway.receipts.receipts import Receipts
 from gateway.tenants.admission import UNKNOWN
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
-from gateway.text.assets import Assets
-from mesh.config import GatewayConfig
-from mesh.telemetry import KeptHere
+from gateway.tracing.traces import RecentTraces
+from mesh.config.services import GatewayConfig
+from mesh.telemetry.spans import KeptHere
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.public_grpc import ask
 from tests.unit.gateway.tenants.keys_files import SetClock, bearer, key_of, write_keys

@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from gateway.tenants.rows import KeyTable, hash_of, parse_table
-from mesh.config_checks import ConfigError
+from mesh.config.config_checks import ConfigError
 
 ONE, TWO = hash_of("the first key"), hash_of("the second key")
 

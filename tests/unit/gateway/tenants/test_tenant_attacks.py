@@ -13,15 +13,15 @@ import pytest
 
 from baton.inference.v1 import inference_pb2 as pb
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.http.api import HttpApi
-from gateway.observability.traces import RecentTraces
+from gateway.dialects.api import HttpApi
+from gateway.prompts.assets import Assets
 from gateway.tenants.admission import UNKNOWN
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.rows import hash_of
 from gateway.tenants.tenants import Tenants
-from gateway.text.assets import Assets
-from mesh.door_config import DoorConfig
-from mesh.telemetry import KeptHere
+from gateway.tracing.traces import RecentTraces
+from mesh.config.door_config import DoorConfig
+from mesh.telemetry.spans import KeptHere
 from tests.harness.longest_pass import LongestPass, best_of
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore

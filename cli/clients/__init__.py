@@ -1,0 +1,1 @@
+"""Commands that ask a mesh for answers."""

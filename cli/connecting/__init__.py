@@ -1,0 +1,1 @@
+"""How commands reach a gateway: its key, its certificates, its health."""

@@ -1,0 +1,1 @@
+"""`baton doctor`: what this machine can do."""

@@ -1,0 +1,1 @@
+"""A mesh on this machine: its services, their supervisor, the commands that start it."""

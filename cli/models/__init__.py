@@ -1,0 +1,1 @@
+"""Models: where they come from, and how they become smaller."""

@@ -1,0 +1,1 @@
+"""`baton explain` and `baton pages`: what a running mesh does, and why."""

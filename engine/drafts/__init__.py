@@ -1,0 +1,1 @@
+"""Drafts, and which of them count."""

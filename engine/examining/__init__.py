@@ -1,0 +1,1 @@
+"""Examinations of prompts."""

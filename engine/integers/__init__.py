@@ -1,0 +1,1 @@
+"""Numbers of eight and four bits."""

@@ -1,0 +1,1 @@
+"""A model is loaded, and its worker gets a runner."""

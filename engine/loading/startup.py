@@ -1,0 +1,90 @@
+"""How a worker of either tier starts: it loads the model that its settings name, sizes its page pool and describes
+itself.
+
+The pool, the runner over its memory and the loop are each tier's own (`decode_svc/main.py`, `prefill_svc/main.py`)."""
+
+import asyncio
+
+from engine.cuda.device import find_gpu
+from engine.loading.loaded import LoadedModel, load_on
+from engine.model.config import read_config
+from engine.step.constraint import Masker, open_masker
+from mesh.config import host
+from mesh.config.config_checks import ConfigError
+from mesh.config.worker_config import WorkerConfig
+from mesh.messages.hello_pairs import PageReach
+from mesh.messages.jobs import Tier
+from mesh.messages.reports import Hello, Load, PrefixChange
+
+
+async def load_configured(config: WorkerConfig) -> LoadedModel:
+    if config.model is None:
+        raise ConfigError("model: name a Hugging Face model folder")
+    return await asyncio.to_thread(
+        load_on,
+        config.device,
+        config.model,
+        config.cache_folder,
+        product_path=config.product_path,
+        page_tokens=config.page_tokens,
+        draft=config.draft_folder,
+        context_tokens=config.context_tokens,
+        threads=config.thread_count,
+        quantize=config.quantize,
+        kv_dtype=config.kv_dtype,
+    )
+
+
+def pool_pages(config: WorkerConfig, page_bytes: int, *, memory_bytes: int, weights_bytes: int = 0) -> int:
+    """How many pages the pool has. Raises ConfigError when they cannot fit: the system would end a process later."""
+    pages = config.pages(page_bytes, memory_bytes=memory_bytes, weights_bytes=weights_bytes)
+    if pages * page_bytes > memory_bytes:
+        name = "pool_bytes" if config.pool_pages is None else "pool_pages"
+        raise ConfigError(
+            f"{name}: {pages} pages of {page_bytes} bytes are {pages * page_bytes} bytes, and "
+            f"{'the GPU' if config.device == 'cuda' else 'this host'} has {memory_bytes}; lower {name}"
+        )
+    return pages
+
+
+def memory_bytes(device: str) -> int:
+    """All memory of the device on which the pool lies, also what other processes use of it now."""
+    found = find_gpu().gpu if device == "cuda" else None
+    return found.memory_bytes if found is not None else host.memory_bytes()
+
+
+async def open_masks(config: WorkerConfig) -> Masker | None:
+    """The worker's masks for grammars; None on a GPU, whose sampler takes none."""
+    if config.device != "cpu" or config.model is None:
+        return None
+    masker = open_masker(config.model, read_config(config.model).vocab)
+    await asyncio.to_thread(masker.open)
+    return masker
+
+
+def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel, pages: PageReach) -> Hello:
+    """Hello with everything known before the worker serves. The worker adds its address, load and prefix cache."""
+    return Hello(
+        tier=tier,
+        incarnation=incarnation,
+        address="",
+        numerics=model.identity.numerics,
+        fingerprint=model.identity.fingerprint,
+        model=config.model_name,
+        model_hash=model.identity.model_hash,
+        page_tokens=config.page_tokens,
+        context_tokens=model.context_tokens,
+        load=Load(),
+        prefix=PrefixChange(0),
+        name=config.name,
+        examines=config.device == "cpu",
+        adjusts_logits=config.device != "cuda",
+        vocabulary=read_config(config.model).vocab if config.model is not None else 0,
+        pages=pages,
+        all_cores=config.all_cores,
+    )
+
+
+def describe_model(model: LoadedModel) -> str:
+    """Ends the log line by which a worker reports that it is ready."""
+    return f"class {model.identity.numerics} fingerprint {model.identity.fingerprint} body {model.body}"

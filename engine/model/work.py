@@ -1,0 +1,65 @@
+"""The least work of a step: bytes that it cannot avoid to move and operations that it cannot avoid to do.
+
+Bytes are every packed weight once, the keys and values that the step sees once, and what it writes into pages.
+Operations are those of products and attention, a multiply-add being two. Benchmarks hold measured steps against this,
+and traces show it as the floor of a request's stages (`engine/model/floor.py`)."""
+
+from dataclasses import dataclass
+
+from engine.model.page_memory import layer_bytes
+from engine.model.weights import LayerWeights, Weights
+
+TILE_TOKENS = 32  # tokens of a page from which the bytes of one token are computed
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    nbytes: float
+    operations: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWork:
+    """The costs of one model, from which the work of any step is a few multiplications."""
+
+    layers: int
+    weight_bytes: int  # all packed weights that a step reads
+    first_operations: int  # of one row in one layer: queries, keys and values
+    rest_operations: int  # of one row in one layer: the other products
+    head_operations: int  # of one sampled row
+    attention_operations: int  # of one row with one slot in one layer
+    token_bytes: int  # keys and values of one token in all layers
+
+    @classmethod
+    def of(cls, weights: Weights) -> "ModelWork":
+        config = weights.config
+        return cls(
+            layers=config.layers,
+            weight_bytes=sum(_nbytes(layer) for layer in weights.layers) + weights.head.nbytes,
+            first_operations=2 * config.qkv_width * config.hidden,
+            rest_operations=2 * config.hidden * (config.q_width + 2 * config.ffn + config.ffn),
+            head_operations=2 * config.vocab * config.hidden,
+            attention_operations=4 * config.heads * config.head_dim,
+            token_bytes=layer_bytes(weights, TILE_TOKENS) // TILE_TOKENS * config.layers,
+        )
+
+    def step(self, *, sequences: int = 1, rows: int, start: int, sampled: int) -> StepWork:
+        """`sequences` pieces of `rows` rows each from slot `start`, the last `sampled` rows sampled. In the last layer
+        only sampled rows go through attention and what follows it."""
+        total, ends = sequences * rows, sequences * sampled
+        products = self.first_operations * self.layers * total
+        products += self.rest_operations * ((self.layers - 1) * total + ends) + self.head_operations * ends
+        seen = _slots(start, rows) * sequences
+        seen_last = _slots(start + rows - sampled, sampled) * sequences
+        attention = self.attention_operations * (seen * (self.layers - 1) + seen_last)
+        moved = sequences * (start + 2 * rows)  # slots: read once, and the new ones written
+        return StepWork(self.weight_bytes + moved * self.token_bytes, products + attention)
+
+
+def _nbytes(layer: LayerWeights) -> int:
+    return layer.qkv.nbytes + layer.o.nbytes + layer.gate_up.nbytes + layer.down.nbytes
+
+
+def _slots(start: int, rows: int) -> int:
+    """Slots that `rows` rows from slot `start` on see, their own included."""
+    return rows * start + rows * (rows + 1) // 2

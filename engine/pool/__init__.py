@@ -1,0 +1,1 @@
+"""The pages of a pool, and who holds them."""

@@ -1,0 +1,1 @@
+"""The self-test of a worker, and the numerics class that follows from it."""

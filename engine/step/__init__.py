@@ -1,0 +1,1 @@
+"""One step: its plan, its logits, its samples, its reports."""

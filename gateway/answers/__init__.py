@@ -1,0 +1,1 @@
+"""Tokens become text, tool calls, events and usage."""

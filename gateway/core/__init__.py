@@ -1,0 +1,1 @@
+"""The interface between front doors and sequencing."""

@@ -1,0 +1,1 @@
+"""The HTTP API: its endpoints in every dialect."""

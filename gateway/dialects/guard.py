@@ -1,0 +1,98 @@
+"""The layer that asks for a key, around every path of the HTTP API that no setting leaves open.
+
+It sees a request's head and never its body: who has no key, no tokens left or too many choices running costs the
+gateway no parsing. Behind it stand all endpoints, so a new one needs nothing of its own to be guarded. The pages that
+show operations are for operators, whose browser may send the key as a password."""
+
+from collections.abc import Callable, Sequence
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gateway.dialects.anthropic.errors import AnthropicDialect, is_messages
+from gateway.dialects.shared.dialect import OPENAI, Dialect
+from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
+from gateway.dialects.shared.sse import encode
+from gateway.fairness.client_turns import WHOSE
+from gateway.http import errors as http_errors
+from gateway.http.writing import connection_of
+from gateway.tenants.admission import Admission
+from gateway.tenants.credentials import CallerCredentials, key_in, names_in
+from gateway.tenants.tenants import Tenants, Work
+from mesh.errors import BatonError, Unauthenticated
+
+ADMISSION = "baton.admission"  # key of a scope
+READS = ("GET", "HEAD")  # what a path that needs no key is open for
+OPERATIONS = ("/ui", "/debug", "/metrics")  # and all below them
+COMPUTES = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")  # no token is generated
+
+
+class KeyGuard:
+    """An ASGI application: another one, for callers with a key."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        tenants: Tenants,
+        *,
+        open_paths: Sequence[str],
+        count_error: Callable[..., None],
+    ) -> None:
+        self._app, self._tenants, self._open, self._count_error = app, tenants, tuple(open_paths), count_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or (scope["method"] in READS and is_below(scope["path"], self._open)):
+            await self._app(scope, receive, send)
+            return
+        work = work_of(scope["method"], scope["path"])
+        try:
+            admission = self._tenants.enter(self._credentials(scope, work), work)
+        except BatonError as error:
+            await self._refuse(error, scope, work, send)
+            return
+        try:
+            WHOSE.set(admission.tenant)
+            scope[MORE_HEADERS].extend(admission.headers())
+            await self._app({**scope, ADMISSION: admission}, receive, send)
+        finally:
+            admission.close()
+
+    def _credentials(self, scope: Scope, work: Work) -> CallerCredentials:
+        key = key_in(scope["headers"], basic=work is Work.OPERATES)
+        if key is not None or not self._tenants.takes_certificates:
+            return CallerCredentials(key)
+        connection = connection_of(scope)
+        shown = None if connection is None else connection.transport.get_extra_info("peercert")
+        return CallerCredentials(None, names_in(shown))
+
+    async def _refuse(self, error: BatonError, scope: Scope, work: Work, send: Send) -> None:
+        self._count_error(error, refused=True)
+        if error.http_status >= 429:
+            error.details.setdefault(http_errors.SPENT, "0")
+        dialect: Dialect = AnthropicDialect() if is_messages(scope["path"]) else OPENAI
+        content = encode(dialect.whole(error, scope[REQUEST_ID]))
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
+        if isinstance(error, Unauthenticated):
+            scheme = b"Basic" if work is Work.OPERATES else b"Bearer"
+            headers.append((b"www-authenticate", scheme + b' realm="baton"'))
+        headers += http_errors.headers(error)
+        headers += [(name, scope[REQUEST_ID].encode()) for name in dialect.id_headers]
+        await send({"type": "http.response.start", "status": error.http_status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
+
+
+def admission_of(scope: Scope, otherwise: Admission) -> Admission:
+    """The admission that the guard has made; `otherwise` where no guard stands."""
+    found: Admission = scope.get(ADMISSION, otherwise)
+    return found
+
+
+def work_of(method: str, path: str) -> Work:
+    if is_below(path, OPERATIONS):
+        return Work.OPERATES
+    if method != "POST":
+        return Work.LOOKS
+    return Work.COMPUTES if path in COMPUTES else Work.GENERATES
+
+
+def is_below(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)

@@ -1,0 +1,134 @@
+"""Pages of the HTTP API about itself: models, health, load, version, and errors for paths and methods it lacks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from http import HTTPStatus
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gateway.core.client_errors import client_error
+from gateway.core.interface import Core
+from gateway.dialects.anthropic.errors import AnthropicDialect, error_of, is_messages
+from gateway.dialects.shared.headers import REQUEST_ID
+from gateway.dialects.shared.sse import encode
+from gateway.http import errors as http_errors
+from gateway.prompts.by_model import ModelAssets
+from gateway.validation.validate import validate_model
+from mesh.errors import BatonError, brief
+
+UI = "/ui"  # where the page is, if it is on
+OK, NOT_OK = "ok", "no worker can take a request"
+
+
+class InfoPages:
+    def __init__(self, core: Core, models: ModelAssets, *, created: int, also: Sequence[BaseRoute]) -> None:
+        self._core, self._models, self._created = core, models, created
+        pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
+        self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
+
+    def routes(self) -> list[BaseRoute]:
+        pages = {
+            "/v1/models": self._listed,
+            "/v1/models/{name:path}": self._listed,
+            "/health": self._health,
+            "/v1/health": self._health,
+            "/load": self._load,
+            "/version": self._version,
+            "/": self._front,
+        }
+        return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
+
+    async def _listed(self, request: Request) -> Response:
+        name = request.path_params.get("name")
+        try:
+            served = self._core.models() if name is None else (validate_model(self._core, name),)
+        except BatonError as error:
+            return error_page(error)
+        entries = [self._entry(each) for each in served]
+        return _json({"object": "list", "data": entries} if name is None else entries[0])
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        facts = self._core.facts(name)
+        context = facts.context(self._models.of(name).context_tokens)
+        about = {"id": name, "object": "model", "created": self._created, "owned_by": "baton"}
+        return about | {"root": facts.root, "max_model_len": context}
+
+    async def _health(self, request: Request) -> Response:
+        healthy = self._core.healthy()
+        found: dict[str, Any] = {"status": OK if healthy else NOT_OK, **self._core.tiers()}
+        facts = [self._core.facts(root) for root in dict.fromkeys(map(self._core.root, self._core.models()))]
+        if len(facts) > 1:
+            found["models"] = {one.root: {"status": OK if one.healthy else NOT_OK, **one.tiers} for one in facts}
+        if refused := self._core.refused_workers():
+            found["refused_workers"] = refused
+        if silent := self._core.silent_workers():
+            found["silent_workers"] = [asdict(each) for each in silent]
+        if alarms := self._core.alarms():
+            found["alarms"] = alarms
+        return _json(found, 200 if healthy else 503)
+
+    async def _load(self, request: Request) -> Response:
+        load = self._core.load()
+        return _json({"server_load": sum(load.values()), **load})
+
+    async def _version(self, request: Request) -> Response:
+        return _json({"version": package_version()})
+
+    async def _front(self, request: Request) -> Response:
+        """Browsers go on to the page; programs read what there is to ask for."""
+        if UI in self._shown and "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(UI, 307)
+        return _lacking(request, 404, f"this gateway has nothing at /; try {', '.join(self._shown)}")
+
+
+def package_version() -> str:
+    try:
+        return version("baton")
+    except PackageNotFoundError:  # run from a folder that is not installed
+        return "0+unknown"
+
+
+async def http_exception(request: Request, error: Exception) -> Response:
+    """A path or a method that nothing serves; what a path allows is no error."""
+    assert isinstance(error, HTTPException)
+    allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
+    if error.status_code == 405 and request.method == "OPTIONS" and allowed:
+        return Response(status_code=204, headers={"allow": f"{allowed}, OPTIONS"})
+    what = {
+        404: f"this gateway has no {brief(request.url.path)}",
+        405: f"{brief(request.url.path)} does not support {request.method}",
+    }
+    message = what.get(error.status_code, error.detail)
+    return _lacking(request, error.status_code, message, error.headers)
+
+
+async def defect(request: Request, error: Exception) -> Response:
+    """A page that failed in a way that nobody foresaw."""
+    return error_page(client_error(error, request.scope[REQUEST_ID]), request)
+
+
+def error_page(error: BatonError, request: Request | None = None) -> Response:
+    """`request`: whose path may speak another dialect than OpenAI's."""
+    head = {name.decode(): value.decode() for name, value in http_errors.headers(error)}
+    content = http_errors.error_body(error)
+    if request is not None and is_messages(request.url.path):
+        content = AnthropicDialect().whole(error, request.scope[REQUEST_ID])
+    return _json(content, error.http_status, head)
+
+
+def _lacking(request: Request, status: int, message: str, headers: Any = None) -> Response:
+    reason = HTTPStatus(status).name
+    content = http_errors.body(status, message, reason)
+    head = http_errors.page_headers(content) | dict(headers or {})
+    if is_messages(request.url.path):
+        content = error_of(status, message, reason, request.scope[REQUEST_ID])
+    return _json(content, status, head)
+
+
+def _json(content: Any, status: int = 200, headers: Any = None) -> Response:
+    return Response(encode(content), status, headers=headers, media_type="application/json")

@@ -1,0 +1,65 @@
+"""One choice of SGLang's dialect as it grows: everything so far, encoded once, so that each event only joins bytes."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.answers.events import Delta
+from gateway.dialects.shared.pieces import encode_pieces
+from gateway.dialects.shared.sse import encode
+from gateway.text.tokenizer import ModelTokenizer
+from mesh.messages.jobs import Token
+
+
+class Triples:
+    """Logprobs as SGLang spells them: [logprob, token id, text or null]."""
+
+    def __init__(self, tokenizer: ModelTokenizer, top: int, *, texts: bool) -> None:
+        self._tokenizer, self._texts, self.top = tokenizer, texts, top
+
+    def of(self, token: int, logprob: float | None) -> bytes:
+        text = self._tokenizer.token_text(token) if self._texts else None
+        return encode([logprob, token, text])
+
+    def listed(self, tops: Iterable[tuple[int, float]]) -> bytes:
+        """The likeliest tokens at one position."""
+        found = [self.of(token, logprob) for token, logprob in tops][: self.top]
+        return b"[%b]" % b",".join(found)
+
+    def tops_of(self, token: Token) -> bytes:
+        return self.listed(zip(token.top_ids, token.top_logprobs, strict=True))
+
+
+class GrowingChoice:
+    def __init__(self, triples: Triples | None) -> None:
+        """`triples`: how logprobs are spelled; None: there are none."""
+        self._triples = triples
+        self.tokens = self.characters = 0
+        self.last: int | None = None  # the last token
+        self.cached_tokens: int | None = None  # of its prompt, once that is known
+        self._text, self._ids, self._logprobs, self._tops = bytearray(), bytearray(), bytearray(), bytearray()
+
+    def add(self, delta: Delta) -> None:
+        text = encode(delta.text)
+        self._text += text[1:-1]
+        self.characters += len(delta.text)
+        for token in delta.tokens:
+            comma = b"," if self.tokens else b""
+            self._ids += comma + b"%d" % token.token
+            if self._triples is not None:
+                self._logprobs += comma + self._triples.of(token.token, token.logprob)
+                if self._triples.top:
+                    self._tops += comma + self._triples.tops_of(token)
+            self.tokens, self.last = self.tokens + 1, token.token
+
+    def members(self, meta: dict[str, Any]) -> list[bytes]:
+        """The members of the choice's object, in pieces."""
+        parts = [b'"text":"', bytes(self._text), b'","output_ids":[', bytes(self._ids), b'],"meta_info":']
+        first, *rest = encode_pieces(meta)
+        pieces = [*parts, first, *rest]
+        if self._triples is not None:
+            pieces[-1] = pieces[-1][:-1]
+            pieces += [b',"output_token_logprobs":[', bytes(self._logprobs), b"]"]
+            if self._triples.top:
+                pieces += [b',"output_top_logprobs":[', bytes(self._tops), b"]"]
+            pieces.append(b"}")
+        return pieces

@@ -1,0 +1,207 @@
+"""Parts of an answer as objects of the OpenAI API: logprobs, finish reasons, tool calls, usage, whole choices.
+
+gateway/dialects/shared/sse.py has the frames of streamed answers."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Protocol
+
+from gateway.answers.events import Delta, Finished
+from gateway.answers.usage import TokenUsage
+from gateway.dialects.shared.pieces import GrowingList, JsonPieces
+from gateway.dialects.shared.sse import encode
+from gateway.text.tool_calls import ToolCall
+from mesh.messages.jobs import End, Token
+
+Json = dict[str, Any]
+
+
+class TokenNames(Protocol):
+    """How logprobs name a token: by its text, or by its id."""
+
+    def token_text(self, token: int) -> str: ...
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+    def __hash__(self) -> int: ...
+
+
+class NumberedTokens:
+    """Names that are distinct for distinct tokens, unlike texts; clients ask for them by return_tokens_as_token_ids."""
+
+    def token_text(self, token: int) -> str:
+        return f"token_id:{token}"
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.token_text(token).encode()
+
+
+NUMBERED = NumberedTokens()
+
+
+@lru_cache(maxsize=1 << 16)  # a model's likeliest tokens come again and again
+def spelled(names: TokenNames, token: int) -> tuple[str, tuple[int, ...]]:
+    """Text and bytes of one token."""
+    return names.token_text(token), tuple(names.token_bytes(token))
+
+
+def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
+    def entry(token: int, logprob: float) -> Json:
+        text, spelling = spelled(tokenizer, token)
+        return {"token": text, "logprob": logprob, "bytes": spelling}
+
+    content = [
+        entry(token.token, token.logprob)
+        | {"top_logprobs": [entry(*top) for top in zip(token.top_ids, token.top_logprobs, strict=True)]}
+        for token in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
+    """`offsets`: where the text of each token begins in the text of its choice."""
+    texts = [spelled(tokenizer, token.token)[0] for token in tokens]
+    tops: list[dict[str, float] | None] = []
+    for token, text in zip(tokens, texts, strict=True):
+        top = {spelled(tokenizer, t)[0]: p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
+        tops.append(({text: token.logprob} | top) if top else None)
+    return {
+        "text_offset": list(offsets),
+        "token_logprobs": [token.logprob for token in tokens],
+        "tokens": texts,
+        "top_logprobs": tops,
+    }
+
+
+def finish_fields(finished: Finished) -> Json:
+    reason = "length" if finished.reason is End.LENGTH else "tool_calls" if finished.called else "stop"
+    stop: int | str | None = finished.stop_id if finished.stop_string is None else finished.stop_string
+    return {"finish_reason": reason, "stop_reason": stop}
+
+
+def tool_call(call: ToolCall) -> Json:
+    if call.later:
+        return {"function": {"arguments": call.arguments}}
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def merged_calls(calls: Sequence[ToolCall]) -> list[Json]:
+    """Calls and pieces of calls as a frame has them: one entry for each call."""
+    entries: dict[int, Json] = {}
+    for call in calls:
+        if call.index in entries:
+            entries[call.index]["function"]["arguments"] += call.arguments
+        else:
+            entries[call.index] = {"index": call.index} | tool_call(call)
+    return list(entries.values())
+
+
+def usage_fields(usage: TokenUsage) -> Json:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "accepted_prediction_tokens": usage.accepted_tokens,
+            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
+        },
+    }
+
+
+def fingerprint_of(numerics: str) -> str:
+    """The fingerprint in a numerics class: its last word. It is equal where bits are equal."""
+    return numerics.rpartition(" ")[2]
+
+
+class ChatScores:
+    """The logprobs of a whole choice of a chat, as it grows."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names, self._content = names, GrowingList()
+
+    def add(self, event: Delta) -> None:
+        self._content.add(encode(chat_logprobs(self._names, event.tokens)["content"])[1:-1])
+
+    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
+        return {"content": self._content.pieces(), "refusal": None}
+
+
+class CompletionScores:
+    """The same for a completion."""
+
+    def __init__(self, names: TokenNames) -> None:
+        self._names, self._offsets = names, array("I")
+        self._lists = {name: GrowingList() for name in ("token_logprobs", "tokens", "top_logprobs")}
+
+    def add(self, event: Delta) -> None:
+        self._offsets.extend(event.offsets)
+        made = completion_logprobs(self._names, event.tokens, ())
+        for name, growing in self._lists.items():
+            growing.add(encode(made[name])[1:-1])
+
+    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
+        """`before`: characters of the prompt that the choice repeats; `echoed`: its items of each list."""
+        offsets = JsonPieces([encode([before + offset for offset in self._offsets])])
+        lists = {"text_offset": offsets} | {name: growing.pieces() for name, growing in self._lists.items()}
+        return {name: pieces.behind([items[name] for items in echoed]) for name, pieces in lists.items()}
+
+
+@dataclass(slots=True)
+class WholeChoice:
+    """One choice of an answer that is not streamed, collected event by event. Logprobs are encoded as they come: the
+    likeliest tokens at each position of many choices are many megabytes."""
+
+    index: int
+    scores: ChatScores | CompletionScores | None  # None: the client wants no logprobs
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)  # pieces of the reasoning
+    token_ids: list[int] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def add(self, event: Delta | Finished) -> None:
+        if isinstance(event, Finished):
+            self.finished = event
+        else:
+            self.texts.append(event.text)
+            self.token_ids.extend(token.token for token in event.tokens)
+            if event.reasoning:
+                self.thoughts.append(event.reasoning)
+            if self.scores is not None:
+                self.scores.add(event)
+            self.calls.extend(event.calls)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    def logprobs(self, before: int = 0, echoed: Sequence[dict[str, bytes]] = ()) -> Json | None:
+        return None if self.scores is None else self.scores.members(before, echoed)
+
+    def finish(self) -> Json:
+        assert self.finished is not None, "an answer without an error finishes every choice"
+        return finish_fields(self.finished)
+
+
+def reasoning_fields(reasoning: str) -> Json:
+    """Under the name of today and the one before it: clients read one or the other."""
+    return {"reasoning": reasoning, "reasoning_content": reasoning}
+
+
+def chat_choice(whole: WholeChoice, with_reasoning: bool = True) -> Json:
+    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+    if whole.thoughts and with_reasoning:
+        message |= reasoning_fields("".join(whole.thoughts))
+    if whole.calls:
+        message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
+    return {"index": whole.index, "message": message, "logprobs": whole.logprobs()} | whole.finish()
+
+
+def completion_choice(whole: WholeChoice, echo: str, echoed: Sequence[dict[str, bytes]], index: int) -> Json:
+    """`echoed`: encoded logprobs of the prompt `echo`, where the client wants them too."""
+    logprobs = whole.logprobs(len(echo), echoed)
+    return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()

@@ -1,0 +1,98 @@
+"""`POST /v1/embeddings`: inputs become token ids, embeddings become numbers or base64 of their bytes."""
+
+import asyncio
+import base64
+import struct
+from collections.abc import AsyncGenerator
+
+from gateway.answers.embedding import Embeddings, EmbedRequest, check_count
+from gateway.dialects.openai.answer import Json, fingerprint_of
+from gateway.dialects.openai.request import HttpCaller
+from gateway.dialects.openai.types import EmbeddingRequest
+from gateway.dialects.shared.pieces import JsonPieces
+from gateway.dialects.shared.sse import encode
+from gateway.prompts.assets import Assets
+from gateway.prompts.lengths import validate_length
+from gateway.prompts.prompt import encode_text
+from mesh.errors import InvalidRequest, brief
+
+FORMATS = ("float", "base64")
+
+
+async def parse_embedding(body: EmbeddingRequest, assets: Assets, caller: HttpCaller) -> EmbedRequest:
+    if body.encoding_format not in (None, *FORMATS):
+        what = f"encoding_format must be {' or '.join(FORMATS)}, not {brief(repr(body.encoding_format))}"
+        raise InvalidRequest("encoding_format", what)
+    inputs = list[tuple[int, ...]]()
+    for entry in _entries(body.input, assets.context_tokens):
+        if isinstance(entry, str):
+            inputs.append(await encode_text(assets, entry, field="input", special=True))
+            await asyncio.sleep(0)  # others have their turn between two texts
+        else:
+            inputs.append(entry)
+    return EmbedRequest(
+        caller.request_id,
+        tuple(inputs),
+        body.model,
+        body.dimensions,
+        body.cache_salt or "",
+        body.priority or 0,
+        caller.seconds_left,
+        trace=caller.trace,
+    )
+
+
+def _entries(value: str | list[str | int | list[int]] | None, context: int) -> list[str | tuple[int, ...]]:
+    if value is None:
+        raise InvalidRequest("input", "input is missing: text, a list of texts, token ids, or a list of those")
+    if isinstance(value, str):
+        return [value]
+    kinds = {type(entry) for entry in value}
+    if len(kinds) != 1:
+        what = "input must be a list of texts, of token ids, or of lists of token ids; not empty, not mixed"
+        raise InvalidRequest("input", what)
+    if kinds == {int}:
+        validate_length("input", len(value), context, answer=False)
+        return [tuple(entry for entry in value if isinstance(entry, int))]
+    check_count("input", len(value))
+    return [entry if isinstance(entry, str) else tuple(entry) for entry in value if not isinstance(entry, int)]
+
+
+class EmbeddingReply:
+    stream = False
+
+    def __init__(self, body: EmbeddingRequest, embeddings: Embeddings, caller: HttpCaller, *, model: str) -> None:
+        self.request_id, self._model = caller.request_id, model
+        self._embeddings, self._packed = embeddings, body.encoding_format == "base64"
+
+    async def whole(self) -> Json:
+        entries = list[bytes]()
+        for index, values in enumerate(await self._embeddings.values()):
+            entries.append(encode({"object": "embedding", "index": index, "embedding": self._spell(values)}))
+            await asyncio.sleep(0)  # thousands of numbers each
+        tokens = self._embeddings.prompt_tokens
+        return {
+            "id": f"embd-{self.request_id}",
+            "object": "list",
+            "data": JsonPieces.of_items(entries),
+            "model": self._model,
+            "usage": {
+                "prompt_tokens": tokens,
+                "total_tokens": tokens,
+                "prompt_tokens_details": {"cached_tokens": self._embeddings.cached_tokens},
+            },
+            "system_fingerprint": fingerprint_of(self._embeddings.numerics),
+        }
+
+    async def frames(self) -> AsyncGenerator[bytes, None]:
+        """Yields nothing: embeddings are never streamed."""
+        for frame in list[bytes]():
+            yield frame
+
+    def _spell(self, values: bytes) -> str | tuple[float, ...]:
+        if self._packed:
+            return base64.b64encode(values).decode()
+        return struct.unpack(f"<{len(values) // 4}f", values)
+
+    def cancel(self) -> None:
+        self._embeddings.cancel()

@@ -1,0 +1,106 @@
+"""Bounds of fields that mean another thing in `/v1/responses` and `/v1/messages` than in
+gateway/dialects/reference/bounds.py.
+
+A body is named by its msgspec type. gateway/dialects/responses/request.py and gateway/dialects/anthropic/request.py
+enforce what stands here."""
+
+from typing import Any
+
+from gateway.dialects.reference.models import DescribedModel
+from gateway.receipts.draft import MAX_CLASS_CHARACTERS
+from gateway.text.tools import MAX_TOOLS
+from gateway.validation.validate import MAX_STOP_CHARACTERS
+from mesh.config.door_config import DoorConfig
+
+Json = dict[str, Any]
+_NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
+_TEXT = {"type": "string"}
+_NEVER: Json = {"not": {}}  # only null and an absent field pass
+
+
+def _object(needs: str, **properties: Json) -> Json:
+    """`needs`: the members that must be there; a null in place of any other one is as good as none."""
+    required = needs.split()
+    found = {name: form if name in required else _or_null(form) for name, form in properties.items()}
+    return {"type": "object", "required": required, "properties": found}
+
+
+def _or_null(form: Json) -> Json:
+    return {"anyOf": [form, {"type": "null"}]}
+
+
+def _tools(schema: str, *, kind: str, needs: str) -> Json:
+    """`schema`: the member with the JSON schema of the arguments."""
+    about: Json = {"description": _TEXT, "strict": {"type": "boolean"}, schema: {"type": "object"}}
+    return {"array": {"maxItems": MAX_TOOLS, "items": _object(needs, type={"enum": [kind]}, name=_NAME, **about)}}
+
+
+_PART = _object("type text", type={"enum": ["input_text", "output_text", "text"]}, text=_TEXT)
+_TEXTS = {"anyOf": [_TEXT, {"type": "array", "items": _PART}]}
+_ITEMS = [
+    _object("role content", type={"enum": ["message"]}, role={"enum": ["user", "assistant"]}, content=_TEXTS),
+    _object("role content", role={"enum": ["system", "developer"]}, content=_TEXTS),
+    _object("type", type={"enum": ["reasoning"]}, content=_TEXTS),
+    _object(
+        "type call_id name",
+        type={"enum": ["function_call"]},
+        call_id=_TEXT,
+        name=_TEXT,
+        arguments={"type": "string", "contentMediaType": "application/json"},
+    ),
+    _object("type call_id output", type={"enum": ["function_call_output"]}, call_id=_TEXT, output=_TEXTS),
+]
+_BLOCK = _object("type text", type={"enum": ["text"]}, text=_TEXT)
+_BLOCKS = [
+    _BLOCK,
+    _object("type thinking", type={"enum": ["thinking"]}, thinking=_TEXT, signature=_TEXT),
+    _object("type id name input", type={"enum": ["tool_use"]}, id=_TEXT, name=_TEXT, input={"type": "object"}),
+    _object("type tool_use_id", type={"enum": ["tool_result"]}, tool_use_id=_TEXT, content=_TEXT),
+    _object("type data", type={"enum": ["redacted_thinking"]}, data=_TEXT),
+]
+
+
+def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, dict[str, Json]]]:
+    """Type of a body -> field -> JSON type -> what is added to the schema of that type."""
+    tokens = {"minimum": 0, "maximum": model.context_tokens}
+    stops = {"maxItems": limits.stop_strings, "items": _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}}
+    said = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"anyOf": _BLOCKS}}]}
+    asked: dict[str, dict[str, Json]] = {
+        "messages": {
+            "array": {
+                "minItems": 1,
+                "items": _object("role content", role={"enum": ["user", "assistant", "system"]}, content=said),
+            }
+        },
+        "system": {"array": {"items": _BLOCK}},
+        "tools": _tools("input_schema", kind="custom", needs="name input_schema"),
+        "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_TEXT)},
+        "thinking": {"object": _object("type", type={"enum": ["enabled", "adaptive", "disabled"]})},
+        "output_format": {"object": _object("type schema", type={"enum": ["json_schema"]}, schema={"type": "object"})},
+        "context_management": {"object": {"properties": {"edits": {"type": ["array", "null"], "maxItems": 0}}}},
+        "mcp_servers": {"array": {"maxItems": 0}},
+        **{name: {"object": _NEVER} for name in ("thread", "compaction")},
+    }
+    return {
+        "ResponsesRequest": {
+            "input": {"array": {"minItems": 1, "items": {"anyOf": _ITEMS}}},
+            "max_output_tokens": {"integer": tokens},
+            "tools": _tools("parameters", kind="function", needs="type name"),
+            **{name: {"boolean": {"enum": [False]}} for name in ("store", "background")},
+            "truncation": {"string": {"enum": ["disabled"]}},
+            "previous_response_id": {"string": _NEVER},
+            "conversation": {"string": _NEVER, "object": _NEVER},
+            "context_management": {"array": {"maxItems": 0}},
+            **{name: {"object": _NEVER} for name in ("prompt", "moderation")},
+            "text": {"object": _object("", format=_object("type", type={"enum": ["text", "json_object"]}))},
+            "reasoning": {"object": _object("", effort=_TEXT)},
+        },
+        "MessagesRequest": {
+            **asked,
+            "max_tokens": {"integer": {"minimum": 1}},  # more than fits is as good as what fits
+            "stop_sequences": {"array": stops},
+            "container": {"string": _NEVER, "object": _NEVER},
+        },
+        "MessagesCountRequest": asked,
+        "NumericsFields": {"name": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}}},
+    }

@@ -1,0 +1,1 @@
+"""What all dialects share: errors, events of streams, headers."""

@@ -1,0 +1,142 @@
+"""Sends an answer over HTTP: its head once, then one write for each event.
+
+Step 8 of a request's life. An error before the first byte is an ordinary HTTP answer, afterwards an event in the
+stream. A stream that is idle for `keep_alive_seconds` gets a comment, which clients skip and proxies count as life; it
+begins the stream if nothing has yet."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from starlette.types import Send
+
+from gateway.dialects.shared.dialect import OPENAI, Dialect
+from gateway.dialects.shared.pieces import PIECE_BYTES
+from gateway.dialects.shared.sse import encode
+from gateway.http import errors as http_errors
+from gateway.http.writing import BoundedWriting
+from gateway.tracing.record import RequestRecord
+from mesh.errors import BatonError, ReaderStalled
+from mesh.telemetry import semconv
+
+Headers = list[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class HttpOut:
+    """Sends the answer's bytes; knows whether they have begun."""
+
+    def __init__(
+        self,
+        send: Send,
+        request_id: str,
+        trace: RequestRecord,
+        count_error: Callable[..., None],
+        *,
+        connection: BoundedWriting | None = None,
+        dialect: Dialect = OPENAI,
+    ) -> None:
+        self._send, self._trace, self._count_error, self._connection = send, trace, count_error, connection
+        self.request_id, self.dialect = request_id, dialect
+        self.complete = False  # the last byte is sent
+        self._begun = False
+        self._clock = asyncio.get_running_loop().time
+        self._sent_seconds = self._clock()  # when the last event was sent
+        self._idle: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None
+
+    async def whole(self, status: int, content: bytes | Sequence[bytes], headers: Headers) -> None:
+        """`content` may be in pieces, which go out one after the other."""
+        pieces = [content] if isinstance(content, bytes) else content
+        size = sum(map(len, pieces))
+        if size <= PIECE_BYTES:
+            pieces = [b"".join(pieces)]
+        await self._begin(status, [*headers, (b"content-length", str(size).encode())])
+        for piece in pieces[:-1]:
+            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)  # a client that keeps up would let no other one have a turn
+        await self._send({"type": "http.response.body", "body": pieces[-1]})
+        self.complete = True
+
+    def needed(self) -> AbstractContextManager[None]:
+        """See gateway/http/writing.py."""
+        return nullcontext() if self._connection is None else self._connection.needed()
+
+    def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool] | None:
+        """A function that sends an event of a stream that has begun, without waiting: a JSON string between these
+        bytes. It returns False, and sends nothing, where the client is behind or gone; `event` is for these."""
+        return None if self._connection is None else self._connection.sender(before, behind)
+
+    async def event(self, data: bytes, *, last: bool = False) -> None:
+        """Raises ReaderStalled or ConnectionResetError when the client is gone."""
+        connection = self._connection
+        if connection is None or last or not self._begun:
+            if not self._begun:
+                await self._begin(200, SSE)
+            await self._send({"type": "http.response.body", "body": data, "more_body": not last})
+        else:  # past the layers of the application, which have nothing to do with an event
+            if connection.behind:
+                await connection.room()
+            if connection.closing:
+                raise _gone(connection)
+            connection.write_chunk(data)
+        if connection is not None and connection.lost:
+            raise _gone(connection)
+        self._sent_seconds = self._clock()
+        self.complete = last
+
+    def keep_alive(self, seconds: float) -> None:
+        """The answer is a stream: from now on it gets a comment whenever it is idle for so long."""
+        if seconds:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(seconds, self._look, loop, seconds)
+
+    def close(self) -> None:
+        """No more comments."""
+        for waiting in (self._idle, self._comment):
+            if waiting is not None:
+                waiting.cancel()
+        self._idle = self._comment = None
+
+    def _look(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        sent_seconds = self._sent_seconds
+        if self._connection is not None:
+            sent_seconds = max(sent_seconds, self._connection.sent_seconds)
+        left = sent_seconds + seconds - self._clock()
+        if left <= 0:
+            left, self._sent_seconds = seconds, self._clock()
+            if self._connection is None or not self._connection.behind:
+                self._comment = loop.create_task(self._send_comment())
+        self._idle = loop.call_later(left, self._look, loop, seconds)
+
+    async def _send_comment(self) -> None:
+        if not self._begun:
+            await self._begin(200, SSE)
+        if not self.complete:
+            await self._send({"type": "http.response.body", "body": self.dialect.alive, "more_body": True})
+
+    async def error(self, error: BatonError, reply: object = None) -> None:
+        """`reply`: what has sent the events of the stream so far; None: nothing has."""
+        self._count_error(error, refused=not self._trace.choices)
+        self._trace.fails(error)
+        if self._connection is not None and self._connection.lost:
+            return
+        if self._begun:
+            await self.event(self.dialect.ending(error, self.request_id, reply), last=True)
+        else:
+            content = encode(self.dialect.whole(error, self.request_id))
+            await self.whole(error.http_status, content, [JSON, *http_errors.headers(error)])
+
+    async def _begin(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._begun = True
+        self._trace.attributes[semconv.HTTP_STATUS] = status
+        named = [*headers, *((name, self.request_id.encode()) for name in self.dialect.id_headers)]
+        await self._send({"type": "http.response.start", "status": status, "headers": named})
+
+
+def _gone(connection: BoundedWriting) -> Exception:
+    if connection.stalled:
+        return ReaderStalled(f"the client took nothing of its answer for {connection.reader_seconds:g} s")
+    return ConnectionResetError("the client is gone")

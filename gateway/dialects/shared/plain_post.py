@@ -1,0 +1,44 @@
+"""A POST that is answered at once: no stream, no choices, no trace. Its body is read and refused like every other."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from gateway.core.client_errors import client_error
+from gateway.dialects.openai.request import HttpCaller
+from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
+from gateway.dialects.shared.out import JSON, HttpOut
+from gateway.fairness.loop_turns import Turns
+from gateway.http.read import BodyReader, ClientGone
+from gateway.http.writing import connection_of
+from gateway.tracing.record import unrecorded
+
+
+class HttpHost(Protocol):
+    """The parts of the HTTP API that an answer needs."""
+
+    bodies: BodyReader
+    turns: Turns
+    count_error: Callable[..., None]
+
+
+class AnsweredAtOnce:
+    """One endpoint as an ASGI application. `answer` turns a body into JSON."""
+
+    def __init__(self, host: HttpHost, answer: Callable[[bytes, HttpCaller], Awaitable[bytes]]) -> None:
+        self._host, self._answer = host, answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = HttpCaller(scope[REQUEST_ID], unrecorded(), scope[MORE_HEADERS])
+        out = HttpOut(send, caller.request_id, caller.trace, self._host.count_error, connection=connection_of(scope))
+        try:
+            async with self._host.bodies.read(scope, receive) as raw:
+                await self._host.turns.next()
+                with out.needed():
+                    content = await self._answer(raw, caller)
+            await out.whole(200, content, [JSON])
+        except (ClientGone, OSError):
+            return
+        except Exception as error:
+            await out.error(client_error(error, caller.request_id))

@@ -1,0 +1,1 @@
+"""Turns on the event loop, and turns among clients."""

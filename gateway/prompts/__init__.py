@@ -1,0 +1,1 @@
+"""The assets of each model, and prompts made with them."""

@@ -1,0 +1,1 @@
+"""The choice of workers for an attempt."""

@@ -1,0 +1,103 @@
+"""The tokens of one choice on their way from the sequencer to a front door: step 8 of a request's life.
+
+The sequencer puts tokens, or the error that ended the request, into `GatewayRequest.held`; the front door reads them
+here. A reader that was behind and has caught up lets its request go on."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+from gateway.core.client_errors import client_error
+from gateway.core.interface import Timings
+from gateway.sequencing.requests import GatewayRequest, RequestPhase
+from gateway.sequencing.sequencer import Sequencer
+from mesh.errors import Cancelled
+from mesh.messages.jobs import End, Token
+
+
+class RequestStream:
+    """The core's TokenStream."""
+
+    def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
+        self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
+        self._drafted = self._accepted = 0  # of the tokens that the front door read
+        self._in_a_row = 0  # accepted drafts since the last token that was none
+
+    async def events(self) -> AsyncIterator[Token]:
+        request, held = self._request, self._request.held
+        while True:
+            if not held.ready:
+                await held.wait()
+            event = held.take()
+            if not isinstance(event, Token):
+                request.error = None  # its traceback will refer to this frame: such a cycle would be left as garbage
+                try:
+                    raise event
+                finally:
+                    del event
+            if request.phase is RequestPhase.PAUSED and held.drained:
+                self._sequencer.on_drained(request)
+            self._count(event)
+            yield event
+            if event.end is not End.NONE:
+                return
+
+    def shorten(self, take: Callable[[int], bool]) -> None:
+        request, held, numerics = self._request, self._request.held, self._request.numerics
+
+        def told(token: int) -> bool:
+            try:
+                return take(token)
+            except Exception as error:  # of this answer alone: the worker's other requests go on
+                held.plain = held.taker = None
+                held.fail(client_error(error, request.choice.request_id))
+                return True
+
+        def plain(token: int) -> bool:
+            self._in_a_row = 0
+            return told(token)
+
+        def one(token: Token) -> bool:
+            if token.end is not End.NONE or request.numerics != numerics or not told(token.token):
+                return False
+            self._count(token)
+            return True
+
+        held.plain, held.taker = plain, one
+
+    def _count(self, token: Token) -> None:
+        """The front door has taken a token."""
+        self._drafted += token.drafted
+        self._accepted += token.accepted
+        self._in_a_row = self._in_a_row + 1 if token.accepted else 0
+        self._observer.taken(token, self._in_a_row, self._request.choice.model)
+
+    @property
+    def numerics(self) -> str:
+        request = self._request
+        read = len(request.shown) - len(request.held)
+        position = len(request.choice.emitted) + read - 1  # of the token that the front door read last
+        return next((name for first, name in reversed(request.classes) if first <= position), request.choice.numerics)
+
+    @property
+    def timings(self) -> Timings:
+        request, prefilled = self._request, self._request.prefilled
+        began, ended = request.accepted_seconds, request.ended_seconds or asyncio.get_running_loop().time()
+        first, handed = request.first_token_seconds or ended, request.handed_seconds or ended
+        return Timings(
+            queue_seconds=prefilled.queued_seconds if prefilled else None,
+            prefill_seconds=prefilled.computed_seconds if prefilled else None,
+            first_token_seconds=first - began,
+            handoff_seconds=max(0.0, handed - first),
+            decode_seconds=ended - first,
+            total_seconds=ended - began,
+            attempts=request.ticket.attempt if request.ticket else 0,
+            cached_tokens=prefilled.cached_tokens if prefilled else 0,
+            drafted_tokens=self._drafted,
+            accepted_tokens=self._accepted,
+            decode_steps=max(0, len(request.shown) - len(request.held) - self._accepted - 1),
+        )
+
+    def cancel(self, *, complete: bool = False) -> None:
+        request = self._request
+        request.complete |= complete and not request.ended
+        self._sequencer.end(request, Cancelled("the client went away"))

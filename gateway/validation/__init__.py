@@ -1,0 +1,1 @@
+"""Checks of requests that both front doors share."""

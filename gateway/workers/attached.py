@@ -1,0 +1,154 @@
+"""One worker that is attached to this gateway, and what it last reported over its Attach stream.
+
+Load and prefix changes are hints for the router, never truth: what a worker refuses or loses comes back as a message
+about a ticket. Every change goes to the worker's observer, so that the router compares columns
+(gateway/routing/worker_table.py) and looks at no worker by itself."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gateway.workers.clocks import WorkerClock
+from mesh.messages.jobs import Tier
+from mesh.messages.message import Down
+from mesh.messages.orders import Snapshot
+from mesh.messages.reports import Distribution, Hello, Load, Measures, PageMap, PrefixChange
+from mesh.sessions.session import Session
+
+
+class WorkerObserver(Protocol):
+    def changed(self, worker: "AttachedWorker") -> None:
+        """Its load changed, or whether it takes requests."""
+
+    def cached(self, worker: "AttachedWorker", added: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        """These blocks came into its prefix cache, and these left it."""
+
+
+class UnwatchedWorker:
+    """The observer of a worker that no router knows."""
+
+    def changed(self, worker: "AttachedWorker") -> None:
+        pass
+
+    def cached(self, worker: "AttachedWorker", added: Iterable[bytes], removed: Iterable[bytes]) -> None:
+        pass
+
+
+UNWATCHED = UnwatchedWorker()
+
+
+@dataclass(slots=True)
+class AttachedWorker:
+    hello: Hello
+    session: Session
+    load: Load = field(default_factory=Load)
+    model: str = ""  # root of the model's names at this gateway; empty: the name that the worker itself gives it
+    prefix: set[bytes] = field(default_factory=set)  # block hashes in its prefix cache
+    prefix_sequence: int = 0
+    unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
+    unreported_requests: int = 0  # requests sent to it since its last Load
+    behind_tokens: int = 0  # of the prompts that it has from this gateway, those that a new request overtakes
+    draining: bool = False  # it asked for no new requests
+    hung: bool = False  # its compute makes no progress; it gets no requests until it does
+    moved_seconds: float = 0.0  # when its compute loop reported last
+    step_seconds: float = 0.0  # how long the step that runs has taken, by its last LongStep; 0: none takes long
+    step_limit_seconds: float = 0.0  # how long the step that runs may take, by its last LongStep; 0: none takes long
+    core_mates: tuple["AttachedWorker", ...] = ()  # other decode workers that compute on all of its host's cores
+    page_map: PageMap | None = None  # the last one; the worker sends none while nobody watches
+    measures: dict[str, float] = field(default_factory=dict)  # what it counted, as of its last Measures
+    distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
+    measured_seconds: float | None = None  # when its last Measures came
+    observer: WorkerObserver = UNWATCHED
+    clock: WorkerClock = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = WorkerClock(self.send)
+        self.model = self.model or self.hello.model
+
+    @property
+    def name(self) -> str:
+        """The worker's configured name, or one made of its tier and incarnation."""
+        return self.hello.name or f"{self.tier.value}-{self.incarnation:016x}"[: len(self.tier.value) + 9]
+
+    @property
+    def takes_requests(self) -> bool:
+        return not self.draining and not self.hung
+
+    @property
+    def incarnation(self) -> int:
+        return self.hello.incarnation
+
+    @property
+    def tier(self) -> Tier:
+        return self.hello.tier
+
+    @property
+    def numerics(self) -> str:
+        """Numerics class and fingerprint of its self-test; workers that serve one request have equal ones."""
+        return f"{self.hello.numerics} fingerprint {self.hello.fingerprint}"
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens whose keys and values fit into its pages."""
+        return self.load.total_pages * self.hello.page_tokens
+
+    @property
+    def page_dtype(self) -> str:
+        """The dtype of the keys and values in its pages; empty: it has not said."""
+        shape = self.hello.pages.shape if self.hello.pages is not None else None
+        return shape.segments[0].dtype if shape is not None else ""
+
+    def send(self, message: Down) -> None:
+        self.session.send(message)
+
+    def computes(self, seconds: float, limit_seconds: float) -> None:
+        """The step that runs has taken so long, and may take so long; 0: none takes long."""
+        if (self.step_seconds, self.step_limit_seconds) != (seconds, limit_seconds):
+            self.step_seconds, self.step_limit_seconds = seconds, limit_seconds
+            self.observer.changed(self)
+
+    def drains(self) -> None:
+        self.draining = True
+        self.observer.changed(self)
+
+    def hangs(self, hung: bool) -> None:
+        self.hung = hung
+        self.observer.changed(self)
+
+    def count(self, tokens: int) -> None:
+        self.unreported_tokens += tokens
+        self.unreported_requests += 1
+        self.observer.changed(self)
+
+    def has_behind(self, tokens: int) -> None:
+        """It has so many more tokens of prompts that a new request overtakes, or fewer."""
+        self.behind_tokens += tokens
+        self.observer.changed(self)
+
+    def report(self, load: Load) -> None:
+        self.load, self.unreported_tokens, self.unreported_requests = load, 0, 0
+        self.observer.changed(self)
+
+    def measure(self, measures: Measures, now: float) -> None:
+        self.measures = {each.name: each.value for each in measures.values}
+        self.distributions = {each.name: each for each in measures.distributions}
+        self.measured_seconds = now
+
+    def change(self, change: PrefixChange) -> None:
+        """Apply a prefix change. After a gap the prefixes count as unknown until the worker sends a snapshot."""
+        before = self.prefix
+        if change.snapshot:
+            self.prefix = set(change.added)
+            self.observer.cached(self, self.prefix - before, before - self.prefix)
+        elif change.sequence == self.prefix_sequence + 1:
+            removed = before.intersection(change.removed)
+            before -= removed
+            added = set(change.added) - before
+            before |= added
+            self.observer.cached(self, added - removed, removed - added)
+        else:
+            self.prefix = set()
+            self.observer.cached(self, (), before)
+            self.send(Snapshot())
+            return
+        self.prefix_sequence = change.sequence

@@ -1,0 +1,1 @@
+"""The messages between processes: their types, their checks, their bytes."""

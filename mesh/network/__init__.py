@@ -1,0 +1,1 @@
+"""Streams of messages between processes, over gRPC and inside one process."""

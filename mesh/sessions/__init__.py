@@ -1,0 +1,1 @@
+"""Sessions between a worker and its gateways."""

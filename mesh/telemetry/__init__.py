@@ -1,0 +1,1 @@
+"""Spans, logs, measures and where they go."""

@@ -1,0 +1,1 @@
+"""Clocks and pauses of an event loop."""

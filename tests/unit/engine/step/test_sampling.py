@@ -1,0 +1,120 @@
+"""Sampling by the engine: masks, positions, logprobs, seeds."""
+
+import numpy as np
+import pytest
+
+from engine.step.plan import Piece, Sampled
+from engine.step.sampling import sample
+from mesh.messages.jobs import Sampling
+
+VOCAB = 50
+
+
+def draw(seed: int, rows: int = 1) -> "np.ndarray[tuple[int, int], np.dtype[np.float32]]":
+    return np.random.default_rng(seed).normal(0, 2, (rows, VOCAB)).astype(np.float32)
+
+
+def piece(sampling: Sampling | None, *, sampled: int = 1, position: int = 0, key: int = 1) -> Piece:
+    return Piece(key, (0,) * max(1, sampled), 0, (0,), sampled, position, sampling)
+
+
+def one(
+    logits: "np.ndarray[tuple[int, int], np.dtype[np.float32]]", position: int = 0, **parameters: object
+) -> Sampled:
+    return sample([piece(Sampling(**parameters), position=position)], logits)[0][0]  # type: ignore[arg-type]
+
+
+def test_greedy_takes_the_best_and_the_lowest_of_equals() -> None:
+    logits = draw(1)
+    assert one(logits).token == int(logits[0].argmax())
+    logits[0, [7, 30]] = 20.0
+    assert one(logits).token == 7
+
+
+def test_logprobs_are_of_the_raw_distribution_and_sorted() -> None:
+    logits = draw(2)
+    exact = logits[0].astype(np.float64)
+    exact -= np.log(np.exp(exact).sum())
+    got = one(logits, temperature=0.5, top_k=3, seed=9, top_logprobs=5)
+    assert got.logprob == pytest.approx(exact[got.token], abs=1e-5)
+    assert list(got.top_ids) == list(np.argsort(-exact)[:5])
+    assert got.top_logprobs == pytest.approx(exact[list(got.top_ids)], abs=1e-5)
+    assert one(logits).top_ids == () and one(logits, top_logprobs=0).top_ids == ()
+
+
+def test_stop_ids_are_masked_until_enough_tokens_were_emitted() -> None:
+    logits = draw(3)
+    best, second = np.argsort(-logits[0])[:2]
+    parameters = {"min_tokens": 4, "stop_ids": (int(best), 7, VOCAB + 5, -3)}
+    assert one(logits, position=3, **parameters).token == second  # the token would be the fourth
+    assert one(logits, position=4, **parameters).token == best
+
+
+def test_rows_of_a_piece_have_consecutive_positions() -> None:
+    rows = np.repeat(draw(4), 3, axis=0)
+    sampling = Sampling(temperature=1.5, seed=77)
+    together = sample([piece(sampling, sampled=3, position=5)], rows)[0]
+    apart = tuple(sample([piece(sampling, position=5 + index)], rows[:1])[0][0] for index in range(3))
+    assert together == apart
+
+
+def test_a_seeded_draw_depends_on_seed_choice_and_position_only() -> None:
+    logits = draw(5)
+    crowd = np.concatenate([draw(6, 2), logits, draw(7)])
+    sampling = Sampling(temperature=1.0, seed=2**64 - 1, choice=2)
+    alone = sample([piece(sampling, position=8)], logits)[0]
+    others = [piece(Sampling(temperature=0.3, seed=1), sampled=2), piece(None, sampled=0)]
+    mixed = sample([*others, piece(sampling, position=8), piece(Sampling(top_p=0.1, temperature=1.0))], crowd)
+    assert mixed[2] == alone and mixed[1] == () and len(mixed[0]) == 2
+    changes = [{"seed": 3}, {"choice": 3}, {"position": 9}]
+    flat = np.zeros((1, VOCAB), np.float32)
+    base = {"temperature": 1.0, "seed": 2, "choice": 2, "position": 8}
+    drawn = {one(flat, **(base | change)).token for change in [{}, *changes]}  # type: ignore[arg-type]
+    assert len(drawn) > 1 and one(flat, **base).token == one(flat, **base).token  # type: ignore[arg-type]
+
+
+def test_filters_keep_what_they_say() -> None:
+    logits = draw(8)
+    order = np.argsort(-logits[0])
+    chances = np.exp(logits[0] / 2.0 - (logits[0] / 2.0).max())
+    top_p = int(np.searchsorted(np.cumsum(np.sort(chances / chances.sum())[::-1]), 0.6)) + 1
+    cases = [
+        ({"top_k": 4}, set(order[:4])),
+        ({"top_p": 0.6}, set(order[:top_p])),
+        ({"min_p": 0.3}, set(np.flatnonzero(chances >= 0.3))),
+    ]
+    for parameters, kept in cases:
+        seen = {one(logits, temperature=2.0, seed=seed, **parameters).token for seed in range(300)}
+        assert seen <= {int(token) for token in kept} and len(seen) > 1, parameters
+
+
+def test_draws_follow_the_distribution() -> None:
+    logits = np.log(np.array([[0.5, 0.3, 0.15, 0.05]], np.float32))
+    rows = np.repeat(logits, 4000, axis=0)
+    (drawn,) = sample([piece(Sampling(temperature=1.0, seed=5), sampled=4000)], rows)
+    counts = np.bincount([entry.token for entry in drawn], minlength=4) / 4000
+    assert counts == pytest.approx([0.5, 0.3, 0.15, 0.05], abs=0.03)
+
+
+def test_extreme_parameters_still_yield_a_token_of_the_vocabulary() -> None:
+    logits = draw(9)
+    best = int(logits[0].argmax())
+    for parameters in ({"temperature": 1e-38}, {"temperature": 1.0, "top_p": 0.0}, {"temperature": 1.0, "min_p": 1.0}):
+        assert one(logits, seed=3, **parameters).token == best, parameters
+    assert one(logits, temperature=1.0, top_k=1 << 40) == one(logits, temperature=1.0)
+    assert len(one(logits, top_logprobs=VOCAB + 1).top_ids) == VOCAB
+    assert 0 <= one(logits, temperature=float("inf")).token < VOCAB
+    assert 0 <= one(logits, min_tokens=1, stop_ids=tuple(range(VOCAB))).token < VOCAB
+
+
+def test_logits_and_plan_must_fit() -> None:
+    with pytest.raises(ValueError, match="2 rows of logits for 1"):
+        sample([piece(Sampling())], draw(1, 2))
+    assert sample([piece(None, sampled=0)], draw(1)[:0]) == ((),)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-37, 1e-38, 1e-45])
+def test_the_coldest_temperatures_take_the_best(temperature: float) -> None:
+    logits = draw(9) * 1000
+    for filters in ({}, {"top_k": 5, "top_p": 0.9, "min_p": 0.1}):
+        assert one(logits, temperature=temperature, seed=3, **filters).token == int(logits[0].argmax())

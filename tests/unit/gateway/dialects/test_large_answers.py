@@ -1,0 +1,135 @@
+"""Answers of many megabytes: many choices with the likeliest tokens at each position. While one is made and sent, the
+event loop serves every other client."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.answers.events import Delta
+from gateway.dialects.openai.answer import NUMBERED, ChatScores, CompletionScores, chat_logprobs, completion_logprobs
+from gateway.dialects.shared.pieces import encode_pieces
+from gateway.dialects.shared.sse import encode
+from gateway.prompts.assets import load_assets
+from mesh.config.door_config import DoorConfig
+from mesh.messages.jobs import Token
+from tests.harness.longest_pass import LongestPass, best_of
+from tests.unit.gateway.emitting_core import EmittingCore, http_of
+
+LONGEST_SECONDS = 0.05
+TOKENS, TOP, CHOICES = 160, 20, 32
+AT_ONCE = 4  # tokens of each choice in one message
+READ_BYTES = 1 << 18
+EMIT_SECONDS = 60.0
+
+
+class TextNames:
+    """Texts that JSON escapes, and texts of several bytes."""
+
+    def token_text(self, token: int) -> str:
+        return ('"', "é", "漢", "\n", "a")[token % 5] * (token % 3)
+
+    def token_bytes(self, token: int) -> bytes:
+        return self.token_text(token).encode()
+
+
+async def read(address: str, path: str, body: dict[str, Any]) -> bytes:
+    """The raw answer. A thread reads it, so that no time of the client counts."""
+    host, _, port = address.rpartition(":")
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\nconnection: close\r\n"
+
+    def talk() -> bytes:
+        with socket.create_connection((host, int(port))) as connected:
+            connected.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(content) + content)
+            parts = list[bytes]()
+            while part := connected.recv(READ_BYTES):
+                parts.append(part)
+            return b"".join(parts)
+
+    return await asyncio.to_thread(talk)
+
+
+@asynccontextmanager
+async def large(folder: Path) -> AsyncIterator[tuple[EmittingCore, str]]:
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 1 << 16}
+    (folder / "config.json").write_text(json.dumps(config))
+    core = EmittingCore(limits=DoorConfig(reader_kib=1 << 20))
+    async with http_of(core, load_assets(folder, "tiny")) as address:
+        yield core, address
+
+
+async def emit_all(core: EmittingCore, choices: int) -> None:
+    """Emits to all choices until each has its tokens; the gateway opens a few of them at a time."""
+    async with asyncio.timeout(EMIT_SECONDS):
+        while len(core.requests) < choices or core.running:
+            core.emit(AT_ONCE, TOP, TOKENS)
+            await asyncio.sleep(0.001)
+
+
+COMMON: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 1, "seed": 1}
+CHAT = COMMON | {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": TOP}
+VLLM = {"max_tokens": TOKENS, "seed": 1, "logprobs": TOP}
+SGLANG = {"text": "x", "return_logprob": True, "top_logprobs_num": TOP, "return_text_in_logprobs": True}
+BODIES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "chat": ("/v1/chat/completions", CHAT | {"n": CHOICES}, CHOICES),
+    "completions": ("/v1/completions", COMMON | {"prompt": "x", "n": CHOICES, "logprobs": TOP}, CHOICES),
+    "prompts": ("/v1/completions", COMMON | {"prompt": ["x"] * CHOICES, "logprobs": TOP}, CHOICES),
+    "best of": ("/v1/completions", COMMON | {"prompt": "x", "n": 16, "best_of": CHOICES, "logprobs": TOP}, CHOICES),
+    "responses": (
+        "/v1/responses",
+        {"input": "x", "max_output_tokens": TOKENS, "top_logprobs": TOP, "include": ["message.output_text.logprobs"]},
+        1,
+    ),
+    "vllm": ("/inference/v1/generate", {"token_ids": [120], "sampling_params": VLLM | {"n": CHOICES}}, CHOICES),
+    "sglang": ("/generate", SGLANG | {"sampling_params": {"max_new_tokens": TOKENS, "n": CHOICES}}, CHOICES),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("dialect", BODIES)
+async def test_no_pass_of_the_loop_is_long_for_a_large_answer(folder: Path, dialect: str, stream: bool) -> None:
+    path, body, choices = BODIES[dialect]
+    if stream and "best_of" in body:
+        body = body | {"best_of": None}  # the API has no stream of the best
+        choices = body["n"]
+
+    async def attempt() -> tuple[bytes, float]:
+        async with large(folder) as (core, address):
+            with LongestPass() as longest:
+                reading = asyncio.create_task(read(address, path, body | {"stream": stream}))
+                emitting = asyncio.create_task(emit_all(core, choices))
+                await asyncio.wait((reading, emitting), return_when=asyncio.FIRST_COMPLETED)
+                if not emitting.done():
+                    emitting.cancel()
+                answer = await reading
+                assert answer.startswith(b"HTTP/1.1 200"), answer[:2000]
+            return answer, longest.seconds
+
+    answer = await best_of(attempt, LONGEST_SECONDS)
+    assert answer.startswith(b"HTTP/1.1 200") and len(answer) > 2 * choices * TOKENS * TOP
+
+
+@pytest.mark.parametrize("count", [0, 1, 700])
+@pytest.mark.parametrize("names", [NUMBERED, TextNames()], ids=["ids", "texts"])
+def test_logprobs_that_grow_have_the_bytes_of_those_that_are_encoded_at_once(count: int, names: Any) -> None:
+    tokens = tuple(Token(p, p % 50, -p / 7, (1, 2, p), (-0.5, -1.25, -p / 3)) for p in range(count))
+    deltas = [Delta(0, tokens[at : at + 3], "", "", offsets=tuple(range(at, at + 3))) for at in range(0, count, 3)]
+    chat, completion = ChatScores(names), CompletionScores(names)
+    for delta in deltas:
+        delta = replace(delta, offsets=delta.offsets[: len(delta.tokens)])
+        chat.add(delta)
+        completion.add(delta)
+    assert b"".join(encode_pieces(chat.members(0, ()))) == encode(chat_logprobs(names, tokens))
+    at_once = completion_logprobs(names, tokens, [5 + at for at in range(count)])
+    assert b"".join(encode_pieces(completion.members(5, ()))) == encode(at_once)
+    before = {"text_offset": [0, 3], "token_logprobs": [None, -0.5], "tokens": ["a", "b"], "top_logprobs": [None, None]}
+    echoed = [{name: encode(items)[1:-1] for name, items in before.items()}]
+    behind = {name: [*items, *at_once[name]] for name, items in before.items()}
+    assert b"".join(encode_pieces(completion.members(5, echoed))) == encode(behind)
