@@ -36,7 +36,7 @@ building=
 "$python" - <<'CHECK' || exit 2
 import importlib, importlib.util, sys
 heavy = "torch triton transformers"
-light = "numpy safetensors tokenizers pytest pytest_asyncio pytest_timeout grpc grpc_status grpc_health.v1 grpc_reflection google.protobuf opentelemetry.sdk.trace opentelemetry.exporter.otlp.proto.grpc.trace_exporter msgspec blake3 starlette uvicorn uvloop llguidance jinja2 prometheus_client typer rich"
+light = "numpy safetensors tokenizers pytest pytest_asyncio pytest_timeout grpc grpc_status grpc_health.v1 grpc_reflection google.protobuf opentelemetry.sdk.trace opentelemetry.exporter.otlp.proto.grpc.trace_exporter msgspec blake3 starlette httptools uvloop llguidance jinja2 prometheus_client typer rich"
 missing = [f"{name} is not there" for name in heavy.split() if importlib.util.find_spec(name) is None]
 for name in light.split():  # imported, because what one of them needs may be missing too
     try:

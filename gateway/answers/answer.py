@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from gateway.answers.events import Delta, Event, Finished, best, merge
-from gateway.answers.plain_path import SendText, short_way
+from gateway.answers.plain_path import PlainPath, SendText
 from gateway.core.interface import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
 from gateway.fairness.loop_turns import Turns
 from gateway.text.detokenizer import AnswerText
@@ -177,7 +177,7 @@ class Answer:
             if parsed.piece.tokens:
                 yield _delta(index, parsed, stream, places)
                 if send is not None and parsed.piece.text:  # only an event with text is sure to have begun the stream
-                    stream.shorten(short_way(self._counts, index, send, detokenizer, stops, reader))
+                    stream.shorten(PlainPath(self._counts, index, send, detokenizer, stops, reader).take)
                     send = None
             has_call = one_call and reader.count > 0
             if token.end is End.NONE and stops.matched is None and not has_call:

@@ -9,7 +9,6 @@ from gateway.attaching.changes import Changes
 from gateway.attaching.handing_over import HandingOver
 from gateway.attaching.hung_workers import ABOUT_THE_LOOP, HungWorkers
 from gateway.attaching.page_queries import PageQueries, alarms_of
-from gateway.attaching.plain_tokens import PlainTokens
 from gateway.attaching.refusals import Refusals, Until, Who
 from gateway.attaching.served_models import ServedModels
 from gateway.attaching.silent_workers import SilentWorkers
@@ -26,7 +25,6 @@ from mesh.messages.hello_checks import hello_problem
 from mesh.messages.jobs import Tier
 from mesh.messages.message import Drain, Message
 from mesh.messages.orders import Refused
-from mesh.messages.packed_tokens import PackedTokens
 from mesh.messages.report_checks import report_problem
 from mesh.messages.reports import (
     ClockReading,
@@ -75,7 +73,7 @@ class Attaching:
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)
-        self._plain_tokens, self.page_queries = PlainTokens(sequencer), PageQueries()
+        self.page_queries = PageQueries()
         self._hung = HungWorkers(workers, sequencer, changed=self._worker_changed, rules=rules)
         self._handing_over = HandingOver(workers, sequencer, rules)
         self.silent = SilentWorkers(workers, sequencer.settling, rules)
@@ -203,8 +201,6 @@ class Attaching:
         if isinstance(message, ABOUT_THE_LOOP):
             return
         match message:
-            case PackedTokens():
-                self._plain_tokens.on_columns(worker, message)
             case Tokens():
                 self._sequencer.on_tokens(worker, message)
             case Prefilled():

@@ -53,7 +53,7 @@ class HungWorkers:
             began = asyncio.get_running_loop().time() - worker.step_seconds
             worker.moved_seconds = max(worker.moved_seconds, began)  # until then the loop went on from step to step
         elif isinstance(message, Begun):
-            request = self._sequencer.current(message.ticket)
+            request = self._sequencer.current(message.ticket.pack())
             if request is not None:
                 request.begun = worker.incarnation
 

@@ -68,6 +68,9 @@ class Timings:
     decode_steps: int  # decode steps that yielded the tokens after the first
 
 
+TakeToken = Callable[[int], bool]  # takes a token by its id; False: it does not, and nothing has changed
+
+
 class TokenStream(Protocol):
     """The tokens of one choice, as a front door reads them."""
 
@@ -75,9 +78,9 @@ class TokenStream(Protocol):
         """Yield new tokens from position len(emitted) on, up to a token whose end is not NONE. Raises mesh.errors
         only."""
 
-    def shorten(self, take: Callable[[int], bool]) -> None:
+    def shorten(self, take: TakeToken) -> None:
         """From now on, the id of a token that comes while the reader of `events` waits goes to `take` first, unless it
-        is the last one or of another class than those before. Where `take` returns False the reader gets the token."""
+        is the last one or of another class than the one before. Where `take` returns False the reader gets it."""
 
     @property
     def numerics(self) -> str:

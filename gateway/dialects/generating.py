@@ -49,10 +49,10 @@ class GeneratingEndpoint:
         caller = self._host.caller(scope, self._operation)
         out = HttpOut(
             send,
+            connection_of(scope),
             caller.request_id,
             caller.trace,
             self._host.count_error,
-            connection=connection_of(scope),
             dialect=self._dialect,
         )
         try:

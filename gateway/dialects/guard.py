@@ -60,9 +60,7 @@ class KeyGuard:
         key = key_in(scope["headers"], basic=work is Work.OPERATES)
         if key is not None or not self._tenants.takes_certificates:
             return CallerCredentials(key)
-        connection = connection_of(scope)
-        shown = None if connection is None else connection.transport.get_extra_info("peercert")
-        return CallerCredentials(None, names_in(shown))
+        return CallerCredentials(None, names_in(connection_of(scope).transport.get_extra_info("peercert")))
 
     async def _refuse(self, error: BatonError, scope: Scope, work: Work, send: Send) -> None:
         self._count_error(error, refused=True)

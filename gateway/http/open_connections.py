@@ -3,25 +3,41 @@
 A server that leaves serves on what it has: the answer to each further request ends its connection, and connections on
 which no request comes end by themselves when the time for that is over."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.http.writing import JoinedWrites
 from mesh.config.door_config import DoorConfig
 
 
-class Droppable(Protocol):
+class OpenConnection(Protocol):
     def drop(self) -> None:
         """End the connection at once, to make room for another one."""
+
+    def shut(self) -> None:
+        """End it behind the answer that is under way."""
 
 
 @dataclass(slots=True)
 class OpenConnections:
     limits: DoorConfig
-    count: int = 0
-    without_request: dict[Droppable, None] = field(default_factory=dict)  # the oldest first
+    every: set[OpenConnection] = field(default_factory=set)
+    without_request: dict[OpenConnection, None] = field(default_factory=dict)  # the oldest first
     writes: JoinedWrites = field(default_factory=JoinedWrites)
     leaving: bool = False  # every further answer is the last one of its connection
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)  # of requests
+
+    @property
+    def count(self) -> int:
+        return len(self.every)
+
+    def enter(self, connection: OpenConnection) -> None:
+        self.every.add(connection)
+
+    def leave(self, connection: OpenConnection) -> None:
+        self.every.discard(connection)
 
     def make_room(self) -> bool:
         """Whether a new connection has room; one that waits for a request may have to go for it."""
@@ -31,6 +47,11 @@ class OpenConnections:
         if oldest is not None:
             oldest.drop()
         return oldest is not None
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     @property
     def all_idle(self) -> bool:

@@ -33,7 +33,7 @@ class RequestParser:
 
     def _new(self) -> Any:
         parser = httptools.HttpRequestParser(self)
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does: a pipeline's end is no error
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # the end of a pipeline is no error
         return parser
 
     def feed_data(self, data: bytes) -> None:

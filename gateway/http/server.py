@@ -1,19 +1,13 @@
-"""Serves an ASGI application on one address. It runs uvicorn without its signal handlers and without its ticking main
-loop, so that an idle front door does nothing at all."""
+"""Serves an ASGI application on one address. An idle front door does nothing at all."""
 
 import asyncio
 import contextlib
-import logging
 import resource
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
-import uvicorn
-
-from gateway.http.connection import ClientConnection
+from gateway.http.connection import KEEP_ALIVE_SECONDS, ClientConnection
 from gateway.http.open_connections import OpenConnections
 from mesh.config.config_checks import split_address
 from mesh.config.door_config import DoorConfig
@@ -22,7 +16,6 @@ from mesh.network.grpc_network import AddressError
 CLOSE_SECONDS = 5  # answers under way get so long when the server closes
 HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is dropped
 BACKLOG = 2048  # connections that the system holds until the event loop accepts them
-KEEP_ALIVE_SECONDS = 5  # time after which a connection without a request is closed
 IDLE_SECONDS = KEEP_ALIVE_SECONDS + 0.5  # so long a server that leaves expects requests on the connections that it has
 SETTLE_SECONDS = 0.5  # without a connection it waits for those that it has accepted just before
 PASSES = 3  # of asyncio's event loop, in which an accepted connection begins
@@ -33,16 +26,28 @@ class HttpServer:
     """Accepts from its own listener, and from those of processes that have left."""
 
     def __init__(
-        self, server: "_Server", open: OpenConnections, listener: socket.socket, address: str, process: int
+        self,
+        app: Any,
+        open: OpenConnections,
+        *,
+        tls: ssl.SSLContext | None,
+        address: str,
+        process: int,
+        listener: socket.socket,
     ) -> None:
         self.address = address  # with the port that the system chose if the setting has port 0
-        self._server, self._open = server, open
+        self._app, self._open, self._tls = app, open, tls
         self._listeners = {process: listener}
+        self._accepting: dict[int, tuple[asyncio.Server, socket.socket]] = {}
         self._left_seconds: float | None = None  # when the server began to leave
 
     def listeners(self) -> dict[int, socket.socket]:
         """By the number of the process that each belongs to."""
         return dict(self._listeners)
+
+    async def start(self) -> None:
+        for number, listener in self._listeners.items():
+            await self._accept(number, listener)
 
     async def adopt(self, number: int, listener: socket.socket) -> None:
         """Accept from this listener too."""
@@ -50,20 +55,40 @@ class HttpServer:
             listener.close()
             return
         self._listeners[number] = listener
-        await self._server.listen(listener)
+        await self._accept(number, listener)
+
+    async def _accept(self, number: int, listener: socket.socket) -> None:
+        """An event loop closes the socket that it accepts from, so it gets a copy: the listener itself can be handed to
+        another process."""
+        accepting = listener.dup()
+        serving = await asyncio.get_running_loop().create_server(
+            lambda: ClientConnection(self._app, self._open),
+            sock=accepting,
+            ssl=self._tls,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls is not None else None,
+        )
+        self._accepting[number] = serving, accepting
 
     async def release(self, number: int) -> None:
         """Stop accepting from a listener that another process has."""
         listener = self._listeners.pop(number, None)
-        if listener is not None:
-            await self._server.stop_listening(listener)
-            listener.close()
+        if listener is None:
+            return
+        serving, accepting = self._accepting.pop(number)
+        # asyncio's loop drops connections that it has accepted and not begun when the server closes: it accepts no more
+        # and begins them first. uvloop begins them at once, and has no reader here.
+        with contextlib.suppress(RuntimeError):
+            asyncio.get_running_loop().remove_reader(accepting)
+        for _ in range(PASSES):
+            await asyncio.sleep(0)
+        serving.close()
+        listener.close()
 
     def leave(self) -> None:
         """Other processes take new connections. Requests on those that are open are served, and end them."""
         self._left_seconds = asyncio.get_running_loop().time()
         self._open.leaving = True
-        self._server.leave()
 
     @property
     def quiet(self) -> bool:
@@ -77,9 +102,19 @@ class HttpServer:
 
     async def close(self) -> None:
         """Stop listening; answers under way get CLOSE_SECONDS."""
-        await self._server.shutdown()
+        for serving, _ in self._accepting.values():
+            serving.close()
         for each in self._listeners.values():
             each.close()
+        for connection in list(self._open.every):
+            connection.shut()
+        if self._open.tasks:
+            await asyncio.wait(list(self._open.tasks), timeout=CLOSE_SECONDS)
+        for task in list(self._open.tasks):
+            task.cancel()
+        for connection in list(self._open.every):
+            connection.shut() if self._open.tasks else connection.drop()
+        await asyncio.sleep(0)
 
 
 async def serve_http(
@@ -98,26 +133,11 @@ async def serve_http(
     limits = limits or DoorConfig()
     listener = listener or await _bound(address, setting, shared=shared)
     allow_files(limits.connections + OTHER_FILES)
-    config = uvicorn.Config(
-        app,
-        http=ClientConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        date_header=False,  # uvicorn refreshes the date in its main loop, which does not run here
-        server_header=False,
-        timeout_graceful_shutdown=CLOSE_SECONDS,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-    )
-    config.load()
-    logging.getLogger("uvicorn.error").setLevel(logging.INFO)  # else it makes a record of each connection, for nobody
-    connections = OpenConnections(limits)
-    server = _Server(config, partial(ClientConnection, open=connections), tls)
-    server.lifespan = config.lifespan_class(config)
-    await server.listen(listener)
     where = f"{address.rpartition(':')[0]}:{listener.getsockname()[1]}"
-    return HttpServer(server, connections, listener, where, process)
+    connections = OpenConnections(limits)
+    server = HttpServer(app, connections, tls=tls, address=where, process=process, listener=listener)
+    await server.start()
+    return server
 
 
 async def _bound(address: str, setting: str, *, shared: bool) -> socket.socket:
@@ -148,50 +168,3 @@ def allow_files(wanted: int) -> None:
     target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < target:
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
-
-
-class _Server(uvicorn.Server):
-    def __init__(
-        self, config: uvicorn.Config, connect: Callable[..., ClientConnection], tls: ssl.SSLContext | None
-    ) -> None:
-        super().__init__(config)
-        self._connect, self._tls = connect, tls
-        self._by_listener: dict[socket.socket, tuple[asyncio.Server, socket.socket]] = {}
-
-    async def listen(self, listener: socket.socket) -> None:
-        """Accept as uvicorn's own `startup` does, with a time limit for TLS handshakes. An event loop closes the socket
-        that it accepts from, so it gets a copy: the listener itself can be handed to another process."""
-        accepting = listener.dup()
-        serving = await asyncio.get_running_loop().create_server(
-            self._connection,
-            sock=accepting,
-            ssl=self._tls,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls is not None else None,
-        )
-        self._by_listener[listener] = serving, accepting
-        self.servers = [each for each, _ in self._by_listener.values()]
-        self.started = True
-
-    def _connection(self) -> ClientConnection:
-        return self._connect(config=self.config, server_state=self.server_state, app_state={})
-
-    async def stop_listening(self, listener: socket.socket) -> None:
-        serving, accepting = self._by_listener.pop(listener)
-        self.servers = [each for each, _ in self._by_listener.values()]
-        # asyncio's loop drops connections that it has accepted and not begun when the server closes: it accepts no more
-        # and begins them first. uvloop begins them at once, and has no reader here.
-        with contextlib.suppress(RuntimeError):
-            asyncio.get_running_loop().remove_reader(accepting)
-        for _ in range(PASSES):
-            await asyncio.sleep(0)
-        serving.close()
-
-    def leave(self) -> None:
-        for each in self.server_state.connections:
-            if isinstance(each, ClientConnection):
-                each.leave()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield

@@ -1,9 +1,9 @@
 """The writing side of one HTTP connection: it bounds the bytes that wait for a client, and ends one that never reads.
 
-What is written and not yet sent is bounded, here and in the kernel: uvicorn's `send` waits while the transport has more
-than WRITE_BYTES, so a client that is behind holds back its own answer (gateway/sequencing/unread.py) and costs no
-memory. A client that takes nothing for `reader_seconds` is disconnected. The application finds this object in its
-scope. gateway/http/connection.py adds what comes in."""
+What is written and not yet sent is bounded, here and in the kernel: `room` waits while the transport has more than
+WRITE_BYTES, so a client that is behind holds back its own answer (gateway/sequencing/unread.py) and costs no memory. A
+client that takes nothing for `reader_seconds` is disconnected. The application finds this object in its scope.
+gateway/http/connection.py adds what comes in."""
 
 import asyncio
 import socket
@@ -13,7 +13,6 @@ from typing import Any
 
 from msgspec.json import encode
 from starlette.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway.http.read import ClientGone
 
@@ -28,54 +27,63 @@ class JoinedWrites:
     the process that reads; of writes that follow each other closely, few do."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[BoundedWriting, bytes]] = []
+        self.waiting: list[tuple[ClientWriter, bytes]] = []
 
-    def add(self, connection: "BoundedWriting", data: bytes) -> None:
+    def add(self, writer: "ClientWriter", data: bytes) -> None:
         if not self.waiting:
-            connection.loop.call_soon(self._write, connection.loop)
-        self.waiting.append((connection, data))
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._write, loop)
+        self.waiting.append((writer, data))
 
     def _write(self, loop: asyncio.AbstractEventLoop) -> None:
         waiting, now = self.waiting.copy(), loop.time()
         self.waiting.clear()
-        for connection, data in waiting:
-            transport = connection.transport
-            if not transport.is_closing():
-                transport.write(data)
-            connection.sent_seconds = now
+        for writer, data in waiting:
+            writer.write(data)
+            writer.sent_seconds = now
 
 
-class BoundedWriting(HttpToolsProtocol):
-    def __init__(self, *arguments: Any, reader_seconds: float, writes: "JoinedWrites", **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._writes = writes
-        self.writable = False  # the client is there and keeps up
+class ClientWriter:
+    def __init__(self, transport: asyncio.Transport, writes: JoinedWrites, reader_seconds: float) -> None:
+        self.transport, self.reader_seconds = transport, reader_seconds
+        self.writable = True  # the client is there and keeps up
         self.framed = True  # it knows chunks: HTTP/1.1
-        self.sent_seconds = 0.0  # when `write_chunk_soon` last had its turn
+        self.refused = False  # nothing but an error goes to this client
+        self.sent_seconds = 0.0  # when `sender` last had its turn
         self.lost = False  # the client has gone, or was disconnected
         self.stalled = False  # it was disconnected because it took nothing for `reader_seconds`
-        self.reader_seconds = reader_seconds
+        self._writes = writes
+        self._room = asyncio.Event()
+        self._room.set()
         self._needed_by: asyncio.Task[Any] | None = None  # it works on a request that nobody wants without the client
         self._look: asyncio.TimerHandle | None = None
         self._left = self._looks = 0  # bytes left at the last look, looks since the client last took something
+        transport.set_write_buffer_limits(high=WRITE_BYTES)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     @property
     def closing(self) -> bool:
         """Whether nothing more can be written."""
-        return self.transport.is_closing()
+        return self.refused or self.transport.is_closing()
 
     @property
     def behind(self) -> bool:
         """Whether the answer waits for the client to read."""
-        return self.flow.write_paused
+        return not self._room.is_set()
 
     async def room(self) -> None:
         """Returns when the client has read on, or is gone."""
-        await self.flow.drain()
+        await self._room.wait()
 
-    def write_chunk(self, data: bytes) -> None:
-        """One chunk of a body whose head went out without a length, so that uvicorn sends it in chunks."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.framed else data)
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def chunk(self, data: bytes) -> bytes:
+        """A part of a body whose head went out without a length, as this client reads it."""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self.framed else data
 
     def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
         """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
@@ -101,26 +109,6 @@ class BoundedWriting(HttpToolsProtocol):
 
         return send
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.writable = True
-        transport.set_write_buffer_limits(high=WRITE_BYTES)
-        connected = transport.get_extra_info("socket")
-        if connected is not None and connected.family in (socket.AF_INET, socket.AF_INET6):
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        extensions: dict[str, Any] = {EXTENSION: self}
-        self.scope["extensions"] = extensions
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost, self.writable = True, False
-        if self._needed_by is not None:
-            self._needed_by.cancel()
-        self._stop_looking()
-        super().connection_lost(exc)
-
     @contextmanager
     def needed(self) -> Iterator[None]:
         """While the context lasts, the current task is for this client only: it is cancelled when the client goes.
@@ -141,21 +129,32 @@ class BoundedWriting(HttpToolsProtocol):
     def _has_left(self) -> bool:
         return self.lost
 
-    # ---- a client that does not read
+    # ---- what the connection says
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
+    def client_gone(self) -> None:
+        self.lost, self.writable = True, False
+        if self._needed_by is not None:
+            self._needed_by.cancel()
+        self._stop_looking()
+        self._room.set()
+
+    def pause(self) -> None:
+        """The client is behind."""
         self.writable = False
+        self._room.clear()
         self._left, self._looks = self.transport.get_write_buffer_size(), 0
         self._look_later()
 
-    def resume_writing(self) -> None:
+    def resume(self) -> None:
         self._stop_looking()
-        super().resume_writing()
+        self._room.set()
         self.writable = not (self.lost or self.closing)
 
+    # ---- a client that does not read
+
     def _look_later(self) -> None:
-        self._look = self.loop.call_later(self.reader_seconds / LOOKS, self._look_at_client)
+        loop = asyncio.get_running_loop()
+        self._look = loop.call_later(self.reader_seconds / LOOKS, self._look_at_client)
 
     def _look_at_client(self) -> None:
         left = self.transport.get_write_buffer_size()
@@ -173,7 +172,7 @@ class BoundedWriting(HttpToolsProtocol):
             self._look = None
 
 
-def connection_of(scope: Scope) -> BoundedWriting | None:
-    """The client's connection; None under another server than ours."""
-    found = scope.get("extensions", {}).get(EXTENSION)
-    return found if isinstance(found, BoundedWriting) else None
+def connection_of(scope: Scope) -> ClientWriter:
+    """The writing side of the client's connection."""
+    found: ClientWriter = scope["extensions"][EXTENSION]
+    return found

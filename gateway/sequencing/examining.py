@@ -21,7 +21,7 @@ from gateway.tracing.attributes import examining_attributes
 from gateway.workers.attached import AttachedWorker
 from gateway.workers.worker_figures import tokens_per_second
 from mesh.errors import BatonError, Cancelled, InvalidRequest, PoolTooSmall
-from mesh.messages.jobs import Pooling, Ticket, Tier
+from mesh.messages.jobs import Pooling, Tier
 from mesh.messages.orders import Examine
 from mesh.messages.reports import Embedded, Scored
 
@@ -31,8 +31,8 @@ EXAMINER = "worker that examines prompts"
 class ExaminingHost(Protocol):
     """The sequencer, as far as examinations need it."""
 
-    def current(self, ticket: Ticket) -> GatewayRequest | None:
-        """The open request whose current attempt has this ticket."""
+    def current(self, ticket: bytes) -> GatewayRequest | None:
+        """The open request whose current attempt has this packed ticket."""
 
     def begin_attempt(self, request: GatewayRequest) -> float:
         """The request is open and has a new ticket from now on; returns the time."""
@@ -112,14 +112,14 @@ class Examining:
     # ---- what workers report
 
     def on_scored(self, worker: AttachedWorker, scored: Scored) -> None:
-        request = self._host.current(scored.ticket)
+        request = self._host.current(scored.ticket.pack())
         if request is not None and scored.first == scored_so_far(request):
             request.findings.append(scored)
             if scored_so_far(request) >= len(request.choice.prompt) - 1:
                 self._complete(request, worker)
 
     def on_embedded(self, worker: AttachedWorker, embedded: Embedded) -> None:
-        request = self._host.current(embedded.ticket)
+        request = self._host.current(embedded.ticket.pack())
         if request is not None:
             request.findings.append(embedded)
             self._complete(request, worker)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gateway.core.interface import ChoiceRequest
-from gateway.sequencing.unread import Held
+from gateway.sequencing.unread import UnreadTokens
 from gateway.tracing.record import ChoiceRecord
 from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError
 from mesh.messages.hashing import next_hashes
-from mesh.messages.jobs import End, FullKind, Job, Ticket, Token
+from mesh.messages.jobs import End, FullKind, Job, Ticket
 from mesh.messages.reports import Embedded, Prefilled, Scored
 
 BEHIND_STEPS = 5  # of priority: for so many times `priority_seconds` others overtake a choice that is not the first one
@@ -64,12 +64,13 @@ class GatewayRequest:
     id: int
     accepted_seconds: float
     trace: ChoiceRecord
-    held: Held  # what the front door has not taken yet
+    unread: UnreadTokens  # what the front door has not taken yet
     phase: RequestPhase = RequestPhase.WAITING
     turn_seconds: float | None = None  # when its turn came among the choices of its client's request; None: not yet
     behind: bool = False  # other choices of its client's request came before it
     ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
     shown: "array[int]" = field(default_factory=lambda: array("I"))  # ids sent to the client, after `choice.emitted`
+    next_position: int = 0  # of the next token to be shown
     last_end: End = End.NONE  # of the last token of `shown`
     prefill: int | None = None  # incarnation of the prefill worker; None: decode prefills itself
     decode: int | None = None  # incarnation of the decode worker
@@ -97,6 +98,9 @@ class GatewayRequest:
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
 
+    def __post_init__(self) -> None:
+        self.next_position = len(self.choice.emitted)
+
     def stop_waiting(self) -> None:
         if self.patience is not None:
             self.patience.cancel()
@@ -120,25 +124,23 @@ class GatewayRequest:
             return "resumed"
         return "local" if self.prefill is None else "remote"
 
-    def computed_in(self, numerics: str) -> None:
-        """The next token comes from a worker of this numerics class."""
-        if numerics != self.numerics or not self.classes:
-            self.classes.append((self.next_position, numerics))
-            self.numerics = numerics
+    def computed_in(self, numerics: str) -> bool:
+        """The next token comes from a worker of this numerics class. Says whether the token before did, too."""
+        if numerics == self.numerics and self.classes:
+            return True
+        self.classes.append((self.next_position, numerics))
+        self.numerics = numerics
+        return False
 
-    def is_current(self, ticket: Ticket) -> bool:
-        """Rule [attempt]: tokens and reports of an earlier attempt are dropped. Shown after the next attempt began, in
-        another numerics class, such a token would change the answer's past."""
-        return ticket is self.ticket or ticket == self.ticket
-
-    def is_next(self, token: Token) -> bool:
+    def is_next(self, position: int) -> bool:
         """Rule [position]: only the next position is shown. Prefill and decode send the same positions over two
         streams, so without this rule the client would see a token twice or miss one."""
-        return token.position == len(self.choice.emitted) + len(self.shown)
+        return position == self.next_position
 
-    @property
-    def next_position(self) -> int:
-        return len(self.choice.emitted) + len(self.shown)
+    def show(self, token: int) -> None:
+        """The token of the next position is shown."""
+        self.shown.append(token)
+        self.next_position += 1
 
     @property
     def emitted(self) -> tuple[int, ...]:

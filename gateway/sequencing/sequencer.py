@@ -1,4 +1,4 @@
-"""The only sequencer of a request: it alone raises an attempt, and it forwards only the current ticket's next position.
+"""The only sequencer of a request: it alone raises an attempt.
 
 Steps 2, 5 and 8 of a request's life, and the table "Request at the gateway" in docs/protocol.md. Whatever dies, stalls
 or repeats itself behind the gateway, the client sees each token once and in order. Reports about old tickets are
@@ -15,6 +15,7 @@ from gateway.fairness.loop_turns import Turns
 from gateway.routing.registry import Workers
 from gateway.routing.router import Local, Route, RouteDecision
 from gateway.sequencing.affinity import Affinities
+from gateway.sequencing.attempts import OpenAttempts
 from gateway.sequencing.candidates import choose, forgive, refuse
 from gateway.sequencing.deadlines import Deadlines, Paces
 from gateway.sequencing.deaths import Deaths
@@ -24,14 +25,15 @@ from gateway.sequencing.lines import Lines
 from gateway.sequencing.observer import UNOBSERVED, RequestObserver
 from gateway.sequencing.patience import Patience
 from gateway.sequencing.reasons import TURN, given_back
+from gateway.sequencing.relay import TokenRelay
 from gateway.sequencing.requests import READER_BEHIND, GatewayRequest, RequestPhase
 from gateway.sequencing.retries import Retries
 from gateway.sequencing.startup_wait import Settling
-from gateway.sequencing.unread import Held, share
+from gateway.sequencing.unread import UnreadTokens, share
 from gateway.tracing.attributes import route_attributes
 from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError, Cancelled
-from mesh.messages.jobs import End, FullKind, Reason, Ticket, Tier, Token
+from mesh.messages.jobs import FullKind, Reason
 from mesh.messages.orders import Cancel, Open, Prefill
 from mesh.messages.reports import Full, Lost, Prefilled, Tokens
 from mesh.rules import Rules
@@ -54,6 +56,7 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
+        self._attempts, self.relay = OpenAttempts(), TokenRelay(self, observer)
         self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
         self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
         self.examining = Examining(self, workers, local=local, observer=observer)
@@ -69,8 +72,8 @@ class Sequencer:
         loop = asyncio.get_running_loop()
         now, examined = loop.time(), choice.examination is not None
         trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
-        held = Held(share(self._reader_bytes, choice.choices), self._turns)
-        request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, held, numerics=choice.numerics)
+        unread = UnreadTokens(share(self._reader_bytes, choice.choices), self._turns)
+        request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, unread, numerics=choice.numerics)
         request.start_seconds, request.behind = self._start_limit(choice), len(choice.trace.choices) > 1
         self.requests[request.id] = request
         self.observer.accepted(request)
@@ -129,62 +132,33 @@ class Sequencer:
         request.enter(RequestPhase.OPEN)
         self.observer.attempted()
         now = asyncio.get_running_loop().time()
+        self._attempts.end(request)
         request.begin(request.next_ticket(self._random.randbytes(16)), now)
+        self._attempts.begin(request)
         return now
 
     # ---- steps 5 and 8: tokens on their way to the client
 
     def on_prefilled(self, prefilled: Prefilled) -> None:
-        request = self.current(prefilled.ticket)
+        request = self.current(prefilled.ticket.pack())
         if request is not None and request.prefilled is None:
             request.prefilled, request.trace.cached_tokens = prefilled, prefilled.cached_tokens
             self.observer.prefilled(request, prefilled)
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
-        """One message carries a whole step; of those in columns only what does not leave at once comes here."""
-        now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
-        for item in tokens.items:
-            request = self.current(item.ticket)
-            if request is None:
-                continue
-            if tier is Tier.DECODE and not request.handed:
-                request.handed, request.ticket = True, item.ticket  # equal; from now on `is_current` sees the same one
-                request.trace.hears(now, tier)
-                if request.handed_seconds is None:
-                    request.handed_seconds = now
-                    self.observer.handed(request, now)
-            if request.is_next(item.token):
-                request.computed_in(numerics)
-                self._show(request, tier, item.token, now)
+        self.relay.on_tokens(worker, tokens)
 
-    def current(self, ticket: Ticket) -> GatewayRequest | None:
-        """The open request whose current attempt has this ticket."""
-        request = self.requests.get(ticket.request)
-        if request is None or request.phase is not RequestPhase.OPEN or not request.is_current(ticket):
-            return None
-        return request
+    def current(self, ticket: bytes) -> GatewayRequest | None:
+        return self._attempts.current(ticket)
 
-    def _show(self, request: GatewayRequest, tier: Tier, token: Token, now: float) -> None:
-        if request.first_token_seconds is None:
-            request.first_token_seconds = now
-            self.tally.started(now)
-            self.observer.first_token(request, now)
-            self._lines.started(request)
-        elif now != request.shown_seconds:  # tokens of one message count once
-            self.observer.next_tokens(request, now - request.shown_seconds, now)
-        request.shown_seconds = now
-        request.trace.token(now, tier)
-        request.shown.append(token.token)
-        request.last_end = token.end
-        request.held.put(token, now)
-        if token.end is not End.NONE:
-            self.end(request)
-        elif request.held.behind(now):
-            self._pause(request, now)
+    def started(self, request: GatewayRequest, now: float) -> None:
+        self.tally.started(now)
+        self.observer.first_token(request, now)
+        self._lines.started(request)
 
     # ---- a reader that is behind
 
-    def _pause(self, request: GatewayRequest, now: float) -> None:
+    def pause(self, request: GatewayRequest, now: float) -> None:
         """The reader is behind: the workers forget the request and give its place to others."""
         log.debug("request %s: its reader is behind, it pauses", request.choice.request_id)
         request.enter(RequestPhase.PAUSED)
@@ -200,7 +174,7 @@ class Sequencer:
     # ---- reports that raise an attempt
 
     def on_lost(self, worker: AttachedWorker, lost: Lost) -> None:
-        request = self.current(lost.ticket)
+        request = self.current(lost.ticket.pack())
         if request is None:
             return
         name, ids = request.choice.request_id, request.choice.trace.log_fields
@@ -219,7 +193,7 @@ class Sequencer:
         self.raise_attempt(request, decode_lost=lost.reason is Reason.PREEMPTED)
 
     def on_full(self, worker: AttachedWorker, full: Full) -> None:
-        request = self.current(full.ticket)
+        request = self.current(full.ticket.pack())
         if request is not None:
             refuse(request, worker, full.kind)
             self.observer.resumed(f"full_{full.kind.value}", request.choice.model)
@@ -256,12 +230,13 @@ class Sequencer:
         request.enter(stopped if error else RequestPhase.DONE)
         request.ended_seconds = asyncio.get_running_loop().time()
         self.requests.pop(request.id, None)
+        self._attempts.end(request)
         self.tally.ended(request, error)
         self._lines.ended(request)
         request.stop_waiting()
         self._deadlines.ended(request)
         self.leave(request, {request.decode, request.prefill})
-        request.held.end(error)
+        request.unread.end(error)
         finish = stopped.value if error else request.finish
         request.error = error
         request.over.set()

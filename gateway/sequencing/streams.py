@@ -1,13 +1,13 @@
 """The tokens of one choice on their way from the sequencer to a front door: step 8 of a request's life.
 
-The sequencer puts tokens, or the error that ended the request, into `GatewayRequest.held`; the front door reads them
+The sequencer puts tokens, or the error that ended the request, into `GatewayRequest.unread`; the front door reads them
 here. A reader that was behind and has caught up lets its request go on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from gateway.core.client_errors import client_error
-from gateway.core.interface import Timings
+from gateway.core.interface import TakeToken, Timings
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from gateway.sequencing.sequencer import Sequencer
 from mesh.errors import Cancelled
@@ -21,48 +21,44 @@ class RequestStream:
         self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
         self._drafted = self._accepted = 0  # of the tokens that the front door read
         self._in_a_row = 0  # accepted drafts since the last token that was none
+        self._take: TakeToken = lambda token: False
 
     async def events(self) -> AsyncIterator[Token]:
-        request, held = self._request, self._request.held
+        request, unread = self._request, self._request.unread
         while True:
-            if not held.ready:
-                await held.wait()
-            event = held.take()
+            if not unread.ready:
+                await unread.wait()
+            event = unread.take()
             if not isinstance(event, Token):
                 request.error = None  # its traceback will refer to this frame: such a cycle would be left as garbage
                 try:
                     raise event
                 finally:
                     del event
-            if request.phase is RequestPhase.PAUSED and held.drained:
+            if request.phase is RequestPhase.PAUSED and unread.drained:
                 self._sequencer.on_drained(request)
             self._count(event)
             yield event
             if event.end is not End.NONE:
                 return
 
-    def shorten(self, take: Callable[[int], bool]) -> None:
-        request, held, numerics = self._request, self._request.held, self._request.numerics
+    def shorten(self, take: TakeToken) -> None:
+        self._take, self._request.unread.express = take, self._express
 
-        def told(token: int) -> bool:
-            try:
-                return take(token)
-            except Exception as error:  # of this answer alone: the worker's other requests go on
-                held.plain = held.taker = None
-                held.fail(client_error(error, request.choice.request_id))
-                return True
-
-        def plain(token: int) -> bool:
-            self._in_a_row = 0
-            return told(token)
-
-        def one(token: Token) -> bool:
-            if token.end is not End.NONE or request.numerics != numerics or not told(token.token):
-                return False
-            self._count(token)
+    def _express(self, token: int, made: Token | None) -> bool:
+        """A token leaves past the reader, if `take` takes it."""
+        try:
+            passed = self._take(token)
+        except Exception as error:  # of this answer alone: the worker's other requests go on
+            unread = self._request.unread
+            unread.express = None
+            unread.fail(client_error(error, self._request.choice.request_id))
             return True
-
-        held.plain, held.taker = plain, one
+        if passed and made is not None:
+            self._count(made)
+        elif passed:
+            self._in_a_row = 0  # the sequencer counts plain tokens itself, a message at a time
+        return passed
 
     def _count(self, token: Token) -> None:
         """The front door has taken a token."""
@@ -74,7 +70,7 @@ class RequestStream:
     @property
     def numerics(self) -> str:
         request = self._request
-        read = len(request.shown) - len(request.held)
+        read = len(request.shown) - len(request.unread)
         position = len(request.choice.emitted) + read - 1  # of the token that the front door read last
         return next((name for first, name in reversed(request.classes) if first <= position), request.choice.numerics)
 
@@ -94,7 +90,7 @@ class RequestStream:
             cached_tokens=prefilled.cached_tokens if prefilled else 0,
             drafted_tokens=self._drafted,
             accepted_tokens=self._accepted,
-            decode_steps=max(0, len(request.shown) - len(request.held) - self._accepted - 1),
+            decode_steps=max(0, len(request.shown) - len(request.unread) - self._accepted - 1),
         )
 
     def cancel(self, *, complete: bool = False) -> None:

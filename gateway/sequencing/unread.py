@@ -1,9 +1,9 @@
 """Tokens of one choice that its client has not taken yet: step 8 of a request's life, between sequencer and front door.
 
-The sequencer puts tokens, or the error that ended the request, and a front door takes them. What is held is bounded:
-when its reader is `behind` the sequencer pauses the request, and when it has `drained` the request goes on. A front
-door that keeps up finds one token at a time; with a backlog it goes on in turns (gateway/fairness/loop_turns.py), so
-that a large one never stops the others."""
+The sequencer puts tokens, or the error that ended the request, and a front door takes them. Their bytes are bounded:
+when the reader is `behind` the sequencer pauses the request, and when it has `drained` the request goes on. A token for
+which the reader waits may leave at once, past the reader. A front door that keeps up finds one token at a time; with a
+backlog it goes on in turns (gateway/fairness/loop_turns.py), so that a large one never stops the others."""
 
 import asyncio
 from collections import deque
@@ -17,14 +17,17 @@ TOKEN_BYTES = 256  # of a plain token, here and as an event of a stream
 TOP_BYTES = 96  # of each of the likeliest tokens beside it
 LEAST_BYTES = 4 * 1024  # of one choice, however many share the limit of their request
 BEHIND_SECONDS = 0.1  # over the limit for so long means behind: a burst of tokens is none
-DRAINED = 4  # the request goes on when a quarter of the limit is left
+DRAINED_SHARE = 1 / 4  # the request goes on when this share of the limit is left
 AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn
 
 
-class Held:
+Express = Callable[[int, Token | None], bool]  # takes a token, by its id and whole if it was made; False: it does not
+
+
+class UnreadTokens:
     """Tokens in order, put by one sequencer and taken by one reader."""
 
-    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "bytes", "plain", "taker", "waiting")
+    __slots__ = ("_items", "_limit_bytes", "_over_since", "_taken", "_turns", "bytes", "express", "waiting")
 
     def __init__(self, limit_bytes: int, turns: Turns) -> None:
         self.bytes = 0
@@ -33,13 +36,13 @@ class Held:
         self._over_since: float | None = None  # when more than the limit was held; None: less is
         self._taken = 0  # items taken since the reader last waited
         self.waiting: asyncio.Future[None] | None = None  # what the reader waits for
-        # They take a token past a reader that waits; False: they do not. `plain` takes one that has an id only.
-        self.taker: Callable[[Token], bool] | None = None
-        self.plain: Callable[[int], bool] | None = None
+        self.express: Express | None = None  # past a reader that waits; None: every token goes to the reader
+
+    def passes(self, token: int, made: Token | None) -> bool:
+        """The reader waits and the token leaves past it. False: it has to be `put`."""
+        return self.waiting is not None and self.express is not None and self.express(token, made)
 
     def put(self, token: Token, now: float) -> None:
-        if self.taker is not None and self.waiting is not None and self.taker(token):
-            return
         self._items.append(token)
         self.bytes += TOKEN_BYTES + TOP_BYTES * len(token.top_ids)
         if self.bytes > self._limit_bytes and self._over_since is None:
@@ -49,7 +52,7 @@ class Held:
 
     def end(self, error: BatonError | None) -> None:
         """The request is over; a client that left takes nothing more."""
-        self.plain = self.taker = None
+        self.express = None
         if isinstance(error, Cancelled):
             self.drop()
         if error is not None:
@@ -99,7 +102,7 @@ class Held:
 
     @property
     def drained(self) -> bool:
-        return self.bytes * DRAINED <= self._limit_bytes
+        return self.bytes <= DRAINED_SHARE * self._limit_bytes
 
     def __len__(self) -> int:
         """Tokens that the reader has not taken: the error behind them is none."""

@@ -1,13 +1,14 @@
 """Tokens as they travel: one list for each of their fields. Most messages of a busy worker are such columns alone.
 
-To make two objects of each token takes longer than to send it on. So the gateway reads the columns
-(gateway/attaching/plain_tokens.py); whoever wants objects reads `items`, which makes them."""
+To make two objects of each token takes longer than to send it on. So the gateway reads `rows`
+(gateway/sequencing/relay.py), which are the columns themselves; `items` makes objects of them."""
 
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 
 from mesh.messages.codec_fields import unpack_ticket
 from mesh.messages.jobs import End, Token
-from mesh.messages.reports import TokenOf, Tokens
+from mesh.messages.reports import TokenOf, TokenRow, Tokens
 
 
 class PackedTokens(Tokens):
@@ -31,6 +32,9 @@ class PackedTokens(Tokens):
         columns = (tickets, positions, tokens, logprobs, ends)
         for name, column in zip(("tickets", "positions", "tokens", "logprobs", "ends"), columns, strict=True):
             object.__setattr__(self, name, column)
+
+    def rows(self) -> Iterator[TokenRow]:
+        return zip(self.tickets, self.positions, self.tokens, self.logprobs, self.ends, repeat(None))
 
     @property
     def items(self) -> tuple[TokenOf, ...]:

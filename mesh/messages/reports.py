@@ -2,10 +2,11 @@
 
 They travel over the Attach stream, except Register. docs/protocol.md says what each message means."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mesh.messages.hello_pairs import PageReach
-from mesh.messages.jobs import FullKind, Reason, Ticket, Tier, Token
+from mesh.messages.jobs import End, FullKind, Reason, Ticket, Tier, Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,10 @@ class Hello:
         return replace(self, address=address, load=load, prefix=prefix)
 
 
+# Packed ticket, position, id, logprob and end of a token; and the token itself, where it was made.
+TokenRow = tuple[bytes, int, int, float, End, Token | None]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenOf:
     """One emitted token and the attempt that emitted it."""
@@ -86,6 +91,11 @@ class Tokens:
     """All tokens that one engine step has emitted."""
 
     items: tuple[TokenOf, ...]  # the tokens of one request are in order of position
+
+    def rows(self) -> Iterator[TokenRow]:
+        for item in self.items:
+            token = item.token
+            yield item.ticket.pack(), token.position, token.token, token.logprob, token.end, token
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from baton.worker.v1 import worker_pb2
 from mesh.config.config_checks import split_address
 from mesh.messages import codec
 from mesh.messages.reports import Register
+from mesh.network.envelopes import ENVELOPES
 from mesh.network.grpc_server import LIMITS, SERVED, AddressError, AddServices, GrpcListening
 from mesh.network.grpc_stream import GrpcStream
 from mesh.network.interface import Accept, Channel, OnRegister, Stream, StreamClosed
@@ -33,8 +34,8 @@ _ATTACH = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _SESSION = kv_pb2.DESCRIPTOR.services_by_name["KvService"].full_name
 # Service, method, envelope that the dialling end sends, envelope that it receives.
 _CHANNELS = {
-    Channel.ATTACH: (_ATTACH, "Attach", codec.DOWN, codec.UP),
-    Channel.KV: (_SESSION, "Session", codec.KV_OUT, codec.KV_BACK),
+    Channel.ATTACH: (_ATTACH, "Attach", *ENVELOPES[Channel.ATTACH]),
+    Channel.KV: (_SESSION, "Session", *ENVELOPES[Channel.KV]),
 }
 _OPTIONS = (
     *LIMITS,

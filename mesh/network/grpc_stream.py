@@ -8,22 +8,19 @@ delays nothing."""
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
 
 from mesh.messages.codec import CodecError, Envelope
 from mesh.messages.message import Message
-from mesh.messages.packed_tokens import PackedTokens
-from mesh.messages.reports import Tokens
+from mesh.messages.pieces import pieces
 from mesh.network.interface import StreamClosed
 
 _log = logging.getLogger(__name__)
 
 INBOX_MESSAGES = 4096  # when so many are unread, gRPC's flow control holds the peer back
 FLUSH_SECONDS = 1.0
-PIECE_TOKENS = 32  # a message with more tokens arrives in pieces, between which its reader may do other work
 
 
 class GrpcStream:
@@ -136,20 +133,3 @@ class GrpcStream:
         if self._connection is not None:
             await self._call.done_writing()
             await asyncio.wait((self._reader,))  # until the peer has read all and ended its half
-
-
-def pieces(message: Message) -> Iterator[Message]:
-    """The message, or its pieces; the tokens of one request stay together."""
-    if isinstance(message, PackedTokens):
-        yield from message.pieces(PIECE_TOKENS)
-        return
-    if not isinstance(message, Tokens) or len(message.items) <= PIECE_TOKENS:
-        yield message
-        return
-    items, first = message.items, 0
-    while first < len(items):
-        end = min(first + PIECE_TOKENS, len(items))
-        while end < len(items) and items[end].ticket == items[end - 1].ticket:
-            end += 1
-        yield Tokens(items[first:end])
-        first = end

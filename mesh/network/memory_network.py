@@ -1,6 +1,7 @@
 """The network inside one process: the same streams without sockets, for simulations and tests.
 
-Messages travel in order, with latencies that the given random generator draws. A test can hold messages back, break a
+Messages travel as over a socket, in bytes and in pieces, in order, with latencies that the given random generator
+draws. A test can hold messages back, break a
 stream and cut off a host: so it reaches every interleaving of docs/protocol.md without patching anything."""
 
 import asyncio
@@ -8,8 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
+from mesh.messages.codec import Envelope, decode_register, encode_register
 from mesh.messages.message import Message
+from mesh.messages.pieces import pieces
 from mesh.messages.reports import Register
+from mesh.network.envelopes import ENVELOPES
 from mesh.network.interface import Accept, Channel, OnRegister, StreamClosed
 
 Held = Callable[[str, str, Message], bool]  # (sender, receiver, message) -> whether to keep the message back
@@ -17,17 +21,19 @@ Rewrite = Callable[[str, Message], Message]  # (sender, message) -> the message 
 
 
 class MemoryStream:
-    def __init__(self, network: "MemoryNetwork", here: str, peer: str) -> None:
+    def __init__(self, network: "MemoryNetwork", here: str, peer: str, outbound: Envelope) -> None:
         self.here, self.peer = here, peer
         self.other: MemoryStream | None = None
-        self._network = network
+        self._network, self._outbound = network, outbound
         self._inbox: asyncio.Queue[Message | None] = asyncio.Queue()
         self._way: deque[Message | None] = deque()  # sent by the other end and not delivered; None: the end
         self._closed = False
 
     def send(self, message: Message) -> None:
         if not self._closed and self.other is not None:
-            self.other.travel(self._network.rewrite(self.here, message))
+            raw = self._outbound.encode(self._network.rewrite(self.here, message))
+            for piece in pieces(self._outbound.decode(raw)):
+                self.other.travel(piece)
 
     def travel(self, message: Message | None) -> None:
         self._way.append(message)
@@ -146,13 +152,19 @@ class MemoryNetwork:
         await asyncio.sleep(self._random.uniform(*self._latency))
         if address not in self._accept or channel not in self._accept[address][0]:
             raise StreamClosed(address)
-        here, there = MemoryStream(self, source, address), MemoryStream(self, address, source)
-        here.other, there.other = there, here
-        self.streams += [here, there]
+        here, there = self.pair(source, address, channel)
         task = asyncio.ensure_future(self._serve(self._accept[address][0][channel], there))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return here
+
+    def pair(self, source: str, address: str, channel: Channel) -> tuple[MemoryStream, MemoryStream]:
+        """Both ends of a new stream."""
+        out, back = ENVELOPES[channel]
+        here, there = MemoryStream(self, source, address, out), MemoryStream(self, address, source, back)
+        here.other, there.other = there, here
+        self.streams += [here, there]
+        return here, there
 
     async def _serve(self, accept: Accept, stream: MemoryStream) -> None:
         try:
@@ -167,7 +179,7 @@ class MemoryNetwork:
         on_register = self._accept.get(gateway, ({}, None))[1]
         if on_register is None:
             raise StreamClosed(gateway)
-        on_register(message)
+        on_register(decode_register(encode_register(message)))
 
 
 class MemoryHost:

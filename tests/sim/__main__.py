@@ -18,6 +18,7 @@ from tests.sim.seeds.run import run_story
 from tests.sim.seeds.shrinking import tell
 
 MOST_RUNS = 2000  # seeds that are tried for each removal
+LEAST_FAST_SHARE = 0.5
 
 
 def arguments() -> argparse.Namespace:
@@ -75,6 +76,10 @@ def main() -> int:
         table(report["hits"])  # type: ignore[arg-type]
         for path, count in report["reached"].items():  # type: ignore[attr-defined]
             note(f"  {count:8} {path}")
+        share = report["fast_share"]
+        note(f"  {share:8} share of tokens that left a gateway at once, past their reader")
+        if share < LEAST_FAST_SHARE:  # type: ignore[operator]
+            note(f"fewer than {LEAST_FAST_SHARE:.0%} of the tokens took the way that most tokens take in production")
         for what in summary.violations[:20]:
             note(what)
         if summary.failed:

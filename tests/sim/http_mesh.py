@@ -1,4 +1,4 @@
-"""A simulated mesh behind the HTTP application, called as uvicorn calls it, that records its traces."""
+"""A simulated mesh behind the HTTP API, whose clients connect inside this process, that records its traces."""
 
 import asyncio
 import json
@@ -10,10 +10,14 @@ from typing import Any
 from engine.builtin import MODEL
 from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
+from gateway.http.connection import ClientConnection
+from gateway.http.in_process import InProcessClient
+from gateway.http.open_connections import OpenConnections
 from gateway.prompts.assets import Assets, load_assets
 from gateway.tracing.slo_limits import Limits
 from gateway.tracing.traces import SETTLE_SECONDS
 from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
+from tests.harness.socketless import answer_of, request_bytes
 from tests.harness.trees import by_trace, orphans, picture, tiled_share
 from tests.sim.cluster import Cluster
 
@@ -36,6 +40,8 @@ class HttpMesh:
             self.cluster.gateway, assets(), random=Random(5), clock=lambda: 0.0, traces=traces, also=also
         )
 
+        self.open = OpenConnections(self.cluster.gateway.limits)
+
     async def post(
         self,
         body: Any,
@@ -47,29 +53,18 @@ class HttpMesh:
     ) -> tuple[int, bytes]:
         """Status and body. `leaves_after`: the client hangs up; `slow`: it takes so long to read each part."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-        scope = {
-            "type": "http",
-            "http_version": "1.1",
-            "scheme": "http",
-            "method": "POST" if raw else "GET",
-            "path": path.partition("?")[0],
-            "query_string": path.partition("?")[2].encode(),
-            "headers": [(b"content-type", b"application/json"), *headers],
-        }
-        inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        inbox.put_nowait({"type": "http.request", "body": raw, "more_body": False})
+        client = InProcessClient(lambda: ClientConnection(self.api.app, self.open))
+        given = [(b"host", b"sim"), (b"content-type", b"application/json"), *headers]
+        client.send(request_bytes("POST" if raw else "GET", path, given, raw))
         if leaves_after is not None:
-            asyncio.get_running_loop().call_later(leaves_after, inbox.put_nowait, {"type": "http.disconnect"})
-        status, parts = 0, list[bytes]()
-
-        async def send(message: dict[str, Any]) -> None:
-            nonlocal status
+            asyncio.get_running_loop().call_later(leaves_after, client.close)
+        got = bytearray()
+        while data := await client.read():
+            got += data
+            client.stop_reading()
             await asyncio.sleep(slow)
-            status = message.get("status", status)
-            parts.append(message.get("body", b""))
-
-        await self.api.app(scope, inbox.get, send)  # type: ignore[arg-type]
-        return status, b"".join(parts)
+        status, _, content = answer_of(bytes(got))
+        return status, content
 
     async def trees(self) -> list[list[SpanRecord]]:
         await asyncio.sleep(SETTLE_SECONDS + 0.1)

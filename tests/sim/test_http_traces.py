@@ -1,6 +1,6 @@
 """The trace of a request over HTTP, from its head to its last byte, in a mesh under virtual time.
 
-The application is called as uvicorn calls it; tokens come from the simulated workers."""
+Clients connect inside this process; tokens come from the simulated workers."""
 
 import asyncio
 import json

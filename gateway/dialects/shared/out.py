@@ -6,7 +6,7 @@ begins the stream if nothing has yet."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 
 from starlette.types import Send
 
@@ -14,7 +14,7 @@ from gateway.dialects.shared.dialect import OPENAI, Dialect
 from gateway.dialects.shared.pieces import PIECE_BYTES
 from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
-from gateway.http.writing import BoundedWriting
+from gateway.http.writing import ClientWriter
 from gateway.tracing.record import RequestRecord
 from mesh.errors import BatonError, ReaderStalled
 from mesh.telemetry import semconv
@@ -31,14 +31,14 @@ class HttpOut:
     def __init__(
         self,
         send: Send,
+        client: ClientWriter,
         request_id: str,
         trace: RequestRecord,
         count_error: Callable[..., None],
         *,
-        connection: BoundedWriting | None = None,
         dialect: Dialect = OPENAI,
     ) -> None:
-        self._send, self._trace, self._count_error, self._connection = send, trace, count_error, connection
+        self._send, self._client, self._trace, self._count_error = send, client, trace, count_error
         self.request_id, self.dialect = request_id, dialect
         self.complete = False  # the last byte is sent
         self._begun = False
@@ -62,28 +62,28 @@ class HttpOut:
 
     def needed(self) -> AbstractContextManager[None]:
         """See gateway/http/writing.py."""
-        return nullcontext() if self._connection is None else self._connection.needed()
+        return self._client.needed()
 
-    def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool] | None:
+    def at_once(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
         """A function that sends an event of a stream that has begun, without waiting: a JSON string between these
         bytes. It returns False, and sends nothing, where the client is behind or gone; `event` is for these."""
-        return None if self._connection is None else self._connection.sender(before, behind)
+        return self._client.sender(before, behind)
 
     async def event(self, data: bytes, *, last: bool = False) -> None:
         """Raises ReaderStalled or ConnectionResetError when the client is gone."""
-        connection = self._connection
-        if connection is None or last or not self._begun:
+        client = self._client
+        if last or not self._begun:
             if not self._begun:
                 await self._begin(200, SSE)
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         else:  # past the layers of the application, which have nothing to do with an event
-            if connection.behind:
-                await connection.room()
-            if connection.closing:
-                raise _gone(connection)
-            connection.write_chunk(data)
-        if connection is not None and connection.lost:
-            raise _gone(connection)
+            if client.behind:
+                await client.room()
+            if client.closing:
+                raise _gone(client)
+            client.write(client.chunk(data))
+        if client.lost:
+            raise _gone(client)
         self._sent_seconds = self._clock()
         self.complete = last
 
@@ -101,13 +101,11 @@ class HttpOut:
         self._idle = self._comment = None
 
     def _look(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        sent_seconds = self._sent_seconds
-        if self._connection is not None:
-            sent_seconds = max(sent_seconds, self._connection.sent_seconds)
+        sent_seconds = max(self._sent_seconds, self._client.sent_seconds)
         left = sent_seconds + seconds - self._clock()
         if left <= 0:
             left, self._sent_seconds = seconds, self._clock()
-            if self._connection is None or not self._connection.behind:
+            if not self._client.behind:
                 self._comment = loop.create_task(self._send_comment())
         self._idle = loop.call_later(left, self._look, loop, seconds)
 
@@ -121,7 +119,7 @@ class HttpOut:
         """`reply`: what has sent the events of the stream so far; None: nothing has."""
         self._count_error(error, refused=not self._trace.choices)
         self._trace.fails(error)
-        if self._connection is not None and self._connection.lost:
+        if self._client.lost:
             return
         if self._begun:
             await self.event(self.dialect.ending(error, self.request_id, reply), last=True)
@@ -136,7 +134,7 @@ class HttpOut:
         await self._send({"type": "http.response.start", "status": status, "headers": named})
 
 
-def _gone(connection: BoundedWriting) -> Exception:
-    if connection.stalled:
-        return ReaderStalled(f"the client took nothing of its answer for {connection.reader_seconds:g} s")
+def _gone(client: ClientWriter) -> Exception:
+    if client.stalled:
+        return ReaderStalled(f"the client took nothing of its answer for {client.reader_seconds:g} s")
     return ConnectionResetError("the client is gone")

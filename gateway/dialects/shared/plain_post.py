@@ -31,7 +31,7 @@ class AnsweredAtOnce:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = HttpCaller(scope[REQUEST_ID], unrecorded(), scope[MORE_HEADERS])
-        out = HttpOut(send, caller.request_id, caller.trace, self._host.count_error, connection=connection_of(scope))
+        out = HttpOut(send, connection_of(scope), caller.request_id, caller.trace, self._host.count_error)
         try:
             async with self._host.bodies.read(scope, receive) as raw:
                 await self._host.turns.next()

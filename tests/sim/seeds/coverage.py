@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from decode_svc.request.requests import DecodePhase, PageOwner
 from decode_svc.worker import DecodeWorker
+from gateway.sequencing.relay import TokenRelay
 from mesh.messages.kv_messages import Abort, Commit, Landing, Later, Quiet, Ready, Resend
 from mesh.messages.message import Drain, Message
 from mesh.messages.orders import Open
@@ -94,6 +95,7 @@ class Coverage:
     def __init__(self) -> None:
         self.hits: dict[str, Counter[str]] = {}
         self.reached = Counter[str]()
+        self.ways = Counter[str]()  # tokens that gateways showed, by their way to the client
 
     def hit(self, fault: str, phase: str) -> None:
         self.hits.setdefault(fault, Counter())[phase] += 1
@@ -102,6 +104,10 @@ class Coverage:
         if times:
             assert path in PATHS, path
             self.reached[path] += times
+
+    def relayed(self, relay: TokenRelay) -> None:
+        """The tokens of a gateway at its end: those that left at once, and those that waited for their reader."""
+        self.ways.update({"fast": relay.passed, "waited": relay.waited})
 
     def counts(self, counts: Mapping[str, int]) -> None:
         """The counters of a worker at its end."""

@@ -197,6 +197,7 @@ class Fleet:
         if not process.replaced:
             self.network.drop(process.name, arrive=self.random.random() < 0.5)
         if isinstance(process, GatewayProcess):
+            self.coverage.relayed(process.core.sequencer.relay)
             for call in list(process.calls):
                 self.network.later(call.break_off)
 

@@ -30,12 +30,14 @@ class Summary:
     load_seconds: list[float] = field(default_factory=list)
     hits: dict[str, Counter[str]] = field(default_factory=lambda: {kind: Counter() for kind in PHASES})
     reached: Counter[str] = field(default_factory=Counter)
+    ways: Counter[str] = field(default_factory=Counter)
 
     def add(self, seed: int, outcome: RunOutcome) -> None:
         self.seeds += 1
         self.requests, self.errors = self.requests + outcome.requests, self.errors + outcome.errors
         self.load_seconds.append(outcome.load_seconds)
         self.reached.update(outcome.reached)
+        self.ways.update(outcome.ways)
         for kind, phases in outcome.hits.items():
             self.hits[kind].update(phases)
         if outcome.violations:
@@ -53,6 +55,7 @@ class Summary:
             "failed": self.failed,
             "hits": hits,
             "reached": {path: self.reached[path] for path in PATHS},
+            "fast_share": round(self.ways["fast"] / max(1, self.ways.total()), 3),
             "requests": self.requests,
             "errors": self.errors,
             "load_seconds_median": round(statistics.median(self.load_seconds or [0.0]), 1),

@@ -35,6 +35,7 @@ class RunOutcome:
     load_seconds: float
     hits: dict[str, Counter[str]] = field(default_factory=dict)
     reached: Counter[str] = field(default_factory=Counter)
+    ways: Counter[str] = field(default_factory=Counter)  # tokens by their way through a gateway
     log_hash: str = ""  # of what each client saw, and when
 
 
@@ -92,13 +93,18 @@ async def _run(
     for process in fleet.workers.values():
         if process.alive:
             coverage.counts(process.worker.counts())
+    for gateway in fleet.gateways.values():
+        if gateway.alive:
+            coverage.relayed(gateway.core.sequencer.relay)
     if logs is not None:
         logs.over = True
     found = [*fleet.violations, *problems.found, *loop.errors]
     seen = repr([(user.text.tokens, repr(user.error), user.calls) for user in users]) + f"{loop.world:.9f}"
     errors = sum(user.error is not None for user in users)
     log_hash = hashlib.sha256(seen.encode()).hexdigest()[:16]
-    return RunOutcome(found, len(users), errors, story.load_seconds, coverage.hits, coverage.reached, log_hash)
+    return RunOutcome(
+        found, len(users), errors, story.load_seconds, coverage.hits, coverage.reached, coverage.ways, log_hash
+    )
 
 
 async def _watch(fleet: Fleet) -> None:

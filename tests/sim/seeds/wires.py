@@ -12,6 +12,7 @@ from random import Random
 
 from kvtransfer.memory import Fabric, MemoryReceiver, MemoryTransport, Write
 from kvtransfer.transfer import Pool
+from mesh.messages.codec import decode_register, encode_register
 from mesh.messages.message import Message
 from mesh.messages.reports import Register
 from mesh.network.interface import Accept, Channel, OnRegister, StreamClosed
@@ -68,9 +69,7 @@ class NodeNetwork(MemoryNetwork):
         await self._reach(source, address)
         if address not in self._accept or channel not in self._accept[address][0]:
             raise StreamClosed(address)
-        here, there = MemoryStream(self, source, address), MemoryStream(self, address, source)
-        here.other, there.other = there, here
-        self.streams += [here, there]
+        here, there = self.pair(source, address, channel)
         work = self._serve(self._accept[address][0][channel], there)
         task = self._contexts[address].copy().run(asyncio.ensure_future, work)
         self._tasks.add(task)
@@ -84,7 +83,7 @@ class NodeNetwork(MemoryNetwork):
         if on_register is None:
             raise StreamClosed(gateway)
         context = self._contexts[gateway].copy()
-        asyncio.get_running_loop().call_soon(on_register, message, context=context)
+        asyncio.get_running_loop().call_soon(on_register, decode_register(encode_register(message)), context=context)
 
     async def _reach(self, source: str, target: str) -> None:
         if (source, target) in self.cuts or (target, source) in self.cuts:

@@ -143,6 +143,7 @@ def exactly(cancel: Cancel, ticket: Ticket) -> bool:
 def begin_forgetful(request: GatewayRequest, ticket: Ticket, now: float) -> None:
     if request.shown:
         request.shown.pop()
+        request.next_position -= 1
     _BEGIN(request, ticket, now)
 
 

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.core.interface import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, Timings
+from gateway.core.interface import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, TakeToken, Timings
 from gateway.dialects.api import HttpApi
 from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
@@ -66,7 +66,7 @@ class FakeStream:
             self.cancelled, self.complete = True, complete
             self.gone.set()
 
-    def shorten(self, take: Callable[[int], bool]) -> None:
+    def shorten(self, take: TakeToken) -> None:
         """Every token goes to the reader."""
 
     async def events(self) -> AsyncIterator[Token]:

@@ -104,7 +104,7 @@ def mesh(
 def error_of(request: GatewayRequest) -> BatonError:
     """The error that ended the request, behind its tokens."""
     while True:
-        event = request.held.take()
+        event = request.unread.take()
         if isinstance(event, BatonError):
             return event
 

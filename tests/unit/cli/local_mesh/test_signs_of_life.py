@@ -102,7 +102,7 @@ def test_a_pipe_that_is_full_or_closed_does_not_hold_or_end_the_service(signs: S
 
 @pytest.fixture
 def supervised(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Supervisor, list[str]]]:
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(root / name) for name in ("", "kernels", "protos")))
     lines: list[str] = []
     yield Supervisor([Service("a", ("-c", SERVICE))], lambda name, line: lines.append(line)), lines

@@ -250,7 +250,7 @@ def test_a_service_whose_parent_is_gone_already_ends_at_once() -> None:
 
 @pytest.fixture(autouse=True)
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(root / name) for name in ("", "kernels", "protos")))
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cli.local_mesh.ports import free_address
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast the machine starts a process
 
 GATEWAY = """

@@ -21,7 +21,7 @@ from mesh.config.settings import read_settings
 from tests.harness.hub import TOKEN, FakeHub, HubRepository, serve_hub
 from tests.unit.engine.gguf_files import gguf_bytes, mixed, of_folder, wide
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 NAME, COMMIT, NEWER = "acme/tiny-chat", "1" * 40, "2" * 40
 # The library reads its settings when it is imported, so downloads run in processes of their own.
 PROGRAM = """

@@ -270,7 +270,7 @@ def test_the_environment_of_each_tier_names_its_body_and_the_gateways_none() -> 
 
 
 def test_no_shipped_room_names_what_only_the_saboteur_does() -> None:
-    root = Path(__file__).resolve().parents[3]
+    root = Path(__file__).resolve().parents[4]
     rooms = ("cli", "gateway", "prefill_svc", "decode_svc", "engine", "kvtransfer", "mesh")
     texts = {
         path.relative_to(root).as_posix(): path.read_text() for room in rooms for path in (root / room).rglob("*.py")

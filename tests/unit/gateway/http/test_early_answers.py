@@ -6,8 +6,6 @@ import socket
 from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from gateway.http import connection
 from gateway.http.connection import AGAIN_SECONDS, LINGER_SECONDS, ClientConnection
@@ -82,11 +80,7 @@ async def answer_later(scope: Any, receive: Any, send: Any) -> None:
 
 
 def connected(app: Any, **limits: Any) -> tuple[ClientConnection, ClientEnd]:
-    config = uvicorn.Config(app, http=ClientConnection, ws="none", lifespan="off", log_config=None)
-    config.load()
-    made = ClientConnection(
-        config=config, server_state=ServerState(), app_state={}, open=OpenConnections(DoorConfig(**limits))
-    )
+    made = ClientConnection(app, OpenConnections(DoorConfig(**limits)))
     pipe = ClientEnd()
     made.connection_made(pipe)
     return made, pipe
@@ -135,7 +129,7 @@ def test_the_next_request_does_not_inherit_the_time_of_the_one_before() -> None:
         client.data_received(head(100) + bytes(50))
         await turns()
         assert status_of(pipe.got) == 429
-        client.app = answer_later
+        client._app = answer_later
         client.data_received(bytes(50) + head(100) + bytes(50))  # the end of the one and the beginning of the next
         await asyncio.sleep(2 * LINGER_SECONDS)
         assert not pipe.closed
@@ -175,9 +169,9 @@ def test_headers_that_are_parsed_need_no_time_while_a_long_body_is(monkeypatch: 
         client, pipe = connected(answer_later, header_seconds=1.0, body_seconds=60.0)
         parse = client._parse
 
-        def slow_parse(piece: bytes) -> bool:
+        def slow_parse(parser: Any, piece: bytes) -> bool:
             loop.stand_still(0.05)
-            return parse(piece)
+            return parse(parser, piece)
 
         client._parse = slow_parse  # type: ignore[method-assign]
         client.data_received(head(1_000_000) + bytes(1_000_000))

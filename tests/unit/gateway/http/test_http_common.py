@@ -15,6 +15,7 @@ from gateway.prompts.assets import Assets
 from mesh.config.config_checks import ConfigError
 from mesh.config.services import GatewayConfig
 from mesh.errors import Unavailable
+from tests.harness.socketless import SocketlessHttp
 
 PAGE = "https://chat.example.com"
 TEXT = {"prompt": "x", "max_tokens": 2}
@@ -24,7 +25,7 @@ HERE = "http://127.0.0.1"
 def client(core: Any, assets: Assets, *also: Any) -> httpx.AsyncClient:
     api = HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, also=also)
     return httpx.AsyncClient(
-        transport=httpx.ASGITransport(api.app), base_url=HERE, headers={"accept-encoding": ""}, timeout=None
+        transport=SocketlessHttp(api.app), base_url=HERE, headers={"accept-encoding": ""}, timeout=None
     )
 
 

@@ -56,7 +56,7 @@ async def test_an_unread_stream_pauses_and_holds_no_more_than_it_may(assets: Ass
             core.emit(top=5)
             await asyncio.sleep(0.002)
         assert request.phase is RequestPhase.PAUSED and request.decode is None
-        assert READER_BYTES < request.held.bytes < 16 * READER_BYTES
+        assert READER_BYTES < request.unread.bytes < 16 * READER_BYTES
         positions = request.next_position
         reading = asyncio.ensure_future(read_chunks(connection))
         await within(20, lambda: request.phase is RequestPhase.OPEN)
@@ -130,7 +130,7 @@ async def test_clients_that_leave_a_backlog_do_not_stop_the_loop(assets: Assets,
         return None, max(sending.seconds, leaving.seconds)
 
     await best_of(attempt, LONGEST_PASS_SECONDS)
-    assert all(not request.held.bytes for request in core.requests)
+    assert all(not request.unread.bytes for request in core.requests)
 
 
 async def test_an_idle_stream_gets_comments_before_and_between_its_tokens(assets: Assets) -> None:

@@ -15,6 +15,7 @@ from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
 from mesh.errors import Unavailable
 from mesh.network.grpc_network import AddressError
+from tests.harness.socketless import SocketlessHttp
 from tests.unit.gateway.http_calls import post, with_chat, with_text
 
 PAGE = Route("/ui", lambda request: Response("the page"), methods=["GET"])
@@ -24,9 +25,7 @@ METRICS = Route("/metrics", lambda request: Response("metrics"), methods=["GET"]
 async def front(core: Any, assets: Assets, also: list[BaseRoute], accept: str) -> httpx.Response:
     """The answer of a gateway with these pages at its root."""
     api = HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, also=also)
-    async with httpx.AsyncClient(
-        transport=httpx.ASGITransport(api.app), base_url="http://gateway", timeout=None
-    ) as http:
+    async with httpx.AsyncClient(transport=SocketlessHttp(api.app), base_url="http://gateway", timeout=None) as http:
         return await http.get("/", headers={"accept": accept})
 
 

@@ -28,7 +28,7 @@ from mesh.messages.reports import Distribution, Hello, Load, Measure, Measures, 
 from mesh.network.memory_network import MemoryNetwork
 from mesh.telemetry.spans import TraceContext
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 ONE = {"tiny": 512}  # a gateway of one model: its context
 TRACE = TraceContext(0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
 

@@ -23,7 +23,7 @@ from mesh.errors import InvalidRequest
 from tests.unit.gateway.byte_model import letters
 from tests.unit.gateway.prompts.test_prompt import HTTP
 
-SHIPPED = Path(__file__).resolve().parents[3] / "engine/builtin/pair/model"
+SHIPPED = Path(__file__).resolve().parents[4] / "engine/builtin/pair/model"
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n<think>{% endif %}"

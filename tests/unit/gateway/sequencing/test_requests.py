@@ -6,9 +6,10 @@ import pytest
 
 from gateway.core.interface import ChoiceRequest
 from gateway.fairness.loop_turns import Turns
+from gateway.sequencing.attempts import OpenAttempts
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
-from gateway.sequencing.unread import Held
-from mesh.messages.jobs import Sampling, Ticket, Token
+from gateway.sequencing.unread import UnreadTokens
+from mesh.messages.jobs import Sampling, Ticket
 
 EXPECTED = {
     ("waiting", "open"),
@@ -31,7 +32,7 @@ def request(*, deadline_seconds: float | None = None, priority: int = 0) -> Gate
     sampling = Sampling(max_tokens=9)
     choice = ChoiceRequest("r", "m", (1, 2), (7,), sampling, deadline_seconds, priority=priority)
     return GatewayRequest(
-        choice, 5, 100.0, choice.trace.choice(100.0, choice.prompt, choice.sampling), Held(1 << 20, Turns())
+        choice, 5, 100.0, choice.trace.choice(100.0, choice.prompt, choice.sampling), UnreadTokens(1 << 20, Turns())
     )
 
 
@@ -59,16 +60,29 @@ def test_a_request_has_ended_when_no_move_is_left() -> None:
 
 @pytest.mark.parametrize("other", [Ticket(5, 1, bytes(16)), Ticket(5, 3, b"n" * 16), Ticket(6, 2, b"n" * 16)])
 def test_only_the_current_ticket_counts(other: Ticket) -> None:
-    one = request()
+    attempts, one = OpenAttempts(), request()
+    one.ticket, one.phase = Ticket(5, 2, b"n" * 16), RequestPhase.OPEN
+    attempts.begin(one)
+    assert attempts.current(Ticket(5, 2, b"n" * 16).pack()) is one and attempts.current(other.pack()) is None
+
+
+def test_a_ticket_counts_until_its_attempt_is_over() -> None:
+    attempts, one = OpenAttempts(), request()
+    one.ticket = first = Ticket(5, 1, b"n" * 16)
+    attempts.begin(one)
+    assert attempts.current(first.pack()) is None, "the request waits"
+    one.phase = RequestPhase.OPEN
+    attempts.end(one)
     one.ticket = Ticket(5, 2, b"n" * 16)
-    assert one.is_current(Ticket(5, 2, b"n" * 16)) and not one.is_current(other)
+    attempts.begin(one)
+    assert attempts.current(first.pack()) is None and attempts.current(one.ticket.pack()) is one
 
 
 def test_the_next_position_follows_what_the_client_brought_and_was_shown() -> None:
     one = request()
-    assert [position for position in range(4) if one.is_next(Token(position, 3))] == [1]
-    one.shown.append(3)
-    assert [position for position in range(4) if one.is_next(Token(position, 3))] == [2]
+    assert [position for position in range(4) if one.is_next(position)] == [1]
+    one.show(3)
+    assert [position for position in range(4) if one.is_next(position)] == [2]
     assert one.emitted == (7, 3)
 
 

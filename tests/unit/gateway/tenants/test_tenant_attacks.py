@@ -23,6 +23,7 @@ from gateway.tracing.traces import RecentTraces
 from mesh.config.door_config import DoorConfig
 from mesh.telemetry.spans import KeptHere
 from tests.harness.longest_pass import LongestPass, best_of
+from tests.harness.socketless import SocketlessHttp
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore
 from tests.unit.gateway.fake_mesh import mesh
@@ -140,7 +141,7 @@ async def test_an_open_path_is_open_for_reading_only(assets: Assets, tmp_path: P
 async def test_a_door_that_forgets_to_ask_whose_a_request_is_runs_nothing(core: FakeCore, assets: Assets) -> None:
     traces = RecentTraces(KeptHere(), random=Random(1), admission=UNKNOWN)
     api = HttpApi(core, assets, random=Random(1), clock=lambda: 1.0, traces=traces)
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api.app), base_url="http://x", timeout=None) as http:
+    async with httpx2.AsyncClient(transport=SocketlessHttp(api.app), base_url="http://x", timeout=None) as http:
         for path, body in (("completions", {"prompt": "x"}), ("embeddings", {"input": "x"})):
             answer = await http.post(f"/v1/{path}", json=body)
             assert (answer.status_code, answer.json()["error"]["reason"]) == (500, "INTERNAL")

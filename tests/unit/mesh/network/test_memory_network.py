@@ -5,13 +5,23 @@ from random import Random
 
 import pytest
 
-from mesh.messages.jobs import Tier
+from mesh.messages.codec import CodecError
+from mesh.messages.jobs import Ticket, Tier
+from mesh.messages.kv_messages import Abort, Ready
 from mesh.messages.message import Message
-from mesh.messages.orders import Cancel, Snapshot
+from mesh.messages.orders import Cancel
 from mesh.messages.reports import Register
 from mesh.network.interface import Channel, Stream, StreamClosed
 from mesh.network.memory_network import MemoryNetwork, MemoryStream
 from tests.sim.loop import run_virtual
+
+
+def ready(number: int) -> Ready:
+    return Ready(Ticket(number, 1, bytes(16)))
+
+
+def abort(number: int) -> Abort:
+    return Abort(Ticket(number, 1, bytes(16)))
 
 
 async def pair(network: MemoryNetwork) -> tuple[MemoryStream, Stream]:
@@ -50,10 +60,20 @@ def test_messages_arrive_once_and_in_order_in_both_directions() -> None:
     async def main() -> None:
         here, there = await pair(MemoryNetwork(Random(1)))
         for number in range(200):
-            here.send(Cancel(number, 1))
-            there.send(Cancel(number, 2))
-        assert [await there.receive() for _ in range(200)] == [Cancel(n, 1) for n in range(200)]
-        assert [await here.receive() for _ in range(200)] == [Cancel(n, 2) for n in range(200)]
+            here.send(ready(number))
+            there.send(abort(number))
+        assert [await there.receive() for _ in range(200)] == [ready(n) for n in range(200)]
+        assert [await here.receive() for _ in range(200)] == [abort(n) for n in range(200)]
+
+    run_virtual(main())
+
+
+def test_what_has_no_bytes_in_a_direction_does_not_travel_there() -> None:
+    async def main() -> None:
+        here, there = await pair(MemoryNetwork(Random(1)))
+        for stream, message in ((here, abort(0)), (there, ready(0)), (here, Cancel(1, 1)), (here, ready(-1))):
+            with pytest.raises(CodecError):
+                stream.send(message)
 
     run_virtual(main())
 
@@ -61,10 +81,10 @@ def test_messages_arrive_once_and_in_order_in_both_directions() -> None:
 def test_messages_sent_before_a_close_arrive_and_then_the_end() -> None:
     async def main() -> None:
         here, there = await pair(MemoryNetwork(Random(1)))
-        here.send(Snapshot())
+        here.send(ready(0))
         here.close()
-        here.send(Snapshot())
-        assert await there.receive() == Snapshot()
+        here.send(ready(0))
+        assert await there.receive() == ready(0)
         for stream in (there, here):
             with pytest.raises(StreamClosed):
                 await stream.receive()
@@ -76,7 +96,7 @@ def test_a_broken_stream_loses_what_is_on_its_way_and_both_ends_notice() -> None
     async def main() -> None:
         network = MemoryNetwork(Random(1))
         here, there = await pair(network)
-        here.send(Snapshot())
+        here.send(ready(0))
         network.snap("here", "there")
         for stream in (there, here):
             with pytest.raises(StreamClosed):
@@ -91,17 +111,17 @@ def test_a_held_message_holds_what_follows_it_on_its_stream_only() -> None:
         here, there = await pair(network)
 
         def held(source: str, target: str, message: Message) -> bool:
-            return message == Cancel(1, 1)
+            return message == ready(1)
 
         release = network.hold(held)
         for number in range(3):
-            here.send(Cancel(number, 1))
-        there.send(Snapshot())
-        assert await there.receive() == Cancel(0, 1) and await here.receive() == Snapshot()
+            here.send(ready(number))
+        there.send(abort(0))
+        assert await there.receive() == ready(0) and await here.receive() == abort(0)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(there.receive(), 5)
         release()
-        assert [await there.receive() for _ in range(2)] == [Cancel(1, 1), Cancel(2, 1)]
+        assert [await there.receive() for _ in range(2)] == [ready(1), ready(2)]
 
     run_virtual(main())
 
@@ -136,7 +156,7 @@ def test_the_same_seed_gives_the_same_timing() -> None:
         network = MemoryNetwork(Random(seed))
         here, there = await pair(network)
         for _ in range(5):
-            here.send(Snapshot())
+            here.send(ready(0))
             await there.receive()
         return network.log
 

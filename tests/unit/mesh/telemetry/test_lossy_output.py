@@ -18,7 +18,7 @@ from mesh.telemetry.lossy_output import LossyStderr, LossyWriter
 
 PATIENCE_SECONDS = 60.0  # a guard against hanging: no test depends on how fast the machine is
 QUICK_SECONDS = 20.0  # what would wait for a reader waits for ever
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture

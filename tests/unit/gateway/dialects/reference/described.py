@@ -9,6 +9,7 @@ import jsonschema
 
 from gateway.dialects.api import HttpApi
 from gateway.dialects.reference.table import OPERATIONS
+from tests.harness.socketless import SocketlessHttp
 
 FOR_PEOPLE = {"/", "/docs", "/openapi.json"}  # and the page /ui, which a gateway has besides
 HI = [{"role": "user", "content": "hi"}]
@@ -19,7 +20,7 @@ OPEN = {"TokenizerInfo"}  # answers that may have more members
 
 
 def client(api: HttpApi) -> httpx.AsyncClient:
-    return httpx.AsyncClient(transport=httpx.ASGITransport(api.app), base_url="http://127.0.0.1", timeout=None)
+    return httpx.AsyncClient(transport=SocketlessHttp(api.app), base_url="http://127.0.0.1", timeout=None)
 
 
 def walk(value: Any) -> Iterator[Any]:

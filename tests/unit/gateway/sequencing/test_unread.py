@@ -1,47 +1,55 @@
-"""What is held for a reader is counted and bounded, and readers with a backlog go on in turns."""
+"""What waits for a reader is counted and bounded, and readers with a backlog go on in turns."""
 
 import asyncio
 
 from gateway.fairness.loop_turns import Turns
-from gateway.sequencing.unread import AT_A_TIME, BEHIND_SECONDS, LEAST_BYTES, TOKEN_BYTES, TOP_BYTES, Held, share
+from gateway.sequencing.unread import (
+    AT_A_TIME,
+    BEHIND_SECONDS,
+    LEAST_BYTES,
+    TOKEN_BYTES,
+    TOP_BYTES,
+    UnreadTokens,
+    share,
+)
 from mesh.errors import Unavailable
 from mesh.messages.jobs import Token
 from tests.sim.loop import run_virtual
 
 
-def filled(count: int, limit: int = 1 << 20, turns: Turns | None = None) -> Held:
-    held = Held(limit, turns or Turns())
+def filled(count: int, limit: int = 1 << 20, turns: Turns | None = None) -> UnreadTokens:
+    unread = UnreadTokens(limit, turns or Turns())
     for position in range(count):
-        held.put(Token(position, 7), 0.0)
-    return held
+        unread.put(Token(position, 7), 0.0)
+    return unread
 
 
-def test_a_reader_is_behind_when_too_much_is_held_for_too_long() -> None:
-    held = filled(4, limit=4 * TOKEN_BYTES)
-    assert not held.behind(100.0)
-    held.put(Token(4, 7), 1.0)
-    assert not held.behind(1.0) and held.behind(1.0 + BEHIND_SECONDS)
-    held.take()
-    assert not held.behind(100.0)
-    held.put(Token(5, 7), 2.0)
-    assert not held.behind(2.0) and held.behind(3.0)
+def test_a_reader_is_behind_when_too_much_waits_for_too_long() -> None:
+    unread = filled(4, limit=4 * TOKEN_BYTES)
+    assert not unread.behind(100.0)
+    unread.put(Token(4, 7), 1.0)
+    assert not unread.behind(1.0) and unread.behind(1.0 + BEHIND_SECONDS)
+    unread.take()
+    assert not unread.behind(100.0)
+    unread.put(Token(5, 7), 2.0)
+    assert not unread.behind(2.0) and unread.behind(3.0)
 
 
 def test_a_reader_has_drained_when_a_quarter_is_left() -> None:
-    held, drained = filled(8, limit=8 * TOKEN_BYTES), []
-    while len(held):
-        drained.append(held.drained)
-        held.take()
-    assert drained == [False] * 6 + [True] * 2 and held.bytes == 0
+    unread, drained = filled(8, limit=8 * TOKEN_BYTES), []
+    while len(unread):
+        drained.append(unread.drained)
+        unread.take()
+    assert drained == [False] * 6 + [True] * 2 and unread.bytes == 0
 
 
 def test_likeliest_tokens_count_and_an_error_counts_nothing() -> None:
-    held = filled(0)
-    held.put(Token(0, 1, top_ids=(1, 2), top_logprobs=(0.0, 0.0)), 0.0)
-    held.fail(Unavailable("x"))
-    assert held.bytes == TOKEN_BYTES + 2 * TOP_BYTES
-    held.take()
-    assert held.bytes == 0 and isinstance(held.take(), Unavailable)
+    unread = filled(0)
+    unread.put(Token(0, 1, top_ids=(1, 2), top_logprobs=(0.0, 0.0)), 0.0)
+    unread.fail(Unavailable("x"))
+    assert unread.bytes == TOKEN_BYTES + 2 * TOP_BYTES
+    unread.take()
+    assert unread.bytes == 0 and isinstance(unread.take(), Unavailable)
 
 
 def test_choices_share_the_limit_of_their_request() -> None:
@@ -49,9 +57,9 @@ def test_choices_share_the_limit_of_their_request() -> None:
 
 
 def test_what_is_dropped_is_forgotten() -> None:
-    held = filled(3)
-    held.drop()
-    assert len(held) == held.bytes == 0
+    unread = filled(3)
+    unread.drop()
+    assert len(unread) == unread.bytes == 0
 
 
 def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
@@ -59,11 +67,11 @@ def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
         turns, passes = Turns(), [0]
         most = [0]
 
-        async def read(held: Held) -> None:
-            while len(held):
-                if not held.ready:
-                    await held.wait()
-                held.take()
+        async def read(unread: UnreadTokens) -> None:
+            while len(unread):
+                if not unread.ready:
+                    await unread.wait()
+                unread.take()
                 taken[passes[0]] = taken.get(passes[0], 0) + 1
 
         async def count() -> None:
@@ -87,13 +95,13 @@ def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
 
 def test_a_reader_that_keeps_up_never_waits_for_a_turn() -> None:
     async def main() -> None:
-        held, turns = Held(1 << 20, Turns()), 0
+        unread, turns = UnreadTokens(1 << 20, Turns()), 0
         for position in range(100):
-            reading = asyncio.ensure_future(held.wait())
+            reading = asyncio.ensure_future(unread.wait())
             await asyncio.sleep(0)
-            held.put(Token(position, 7), 0.0)
+            unread.put(Token(position, 7), 0.0)
             await reading
-            token = held.take()
+            token = unread.take()
             assert isinstance(token, Token) and token.position == position
             turns += 1
         assert turns == 100

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway.attaching.plain_tokens import PlainTokens
 from gateway.prompts.assets import Assets, load_assets
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from gateway.sequencing.streams import RequestStream
@@ -28,7 +27,7 @@ CHAT: dict[str, Any] = {
     "max_tokens": 300,
 }
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-LONG_WAY = {"stream_options": {"continuous_usage_stats": True}}  # such a stream has no short way
+LONG_WAY = {"stream_options": {"continuous_usage_stats": True}}  # every token of such a stream goes to its reader
 BYTES = [*b"plain words, <tool_call> and STOP signs ", 0xC3, 0xA9, 0xF0, 0x9F, 0x98, 0x80, 0xFF, 0xE6]
 
 
@@ -38,15 +37,15 @@ def give(
     ids: list[int],
     end: End = End.NONE,
     *,
-    packed: PlainTokens | None = None,
+    packed: bool = False,
 ) -> None:
     """One message with these tokens of one request; as columns with `packed`."""
     assert request.ticket is not None
     first, ticket, count = request.next_position, request.ticket, len(ids)
     worker, ends = core.mesh.workers[core.mesh.serving(request)[1]], [End.NONE] * (count - 1) + [end]
-    if packed is not None:
-        positions = range(first, first + count)
-        packed.on_columns(worker, PackedTokens([ticket.pack()] * count, positions, ids, [-0.5] * count, ends))
+    if packed:
+        columns = [ticket.pack()] * count, range(first, first + count), ids, [-0.5] * count, ends
+        core.mesh.sequencer.on_tokens(worker, PackedTokens(*columns))
     else:
         tokens = [Token(first + i, token, -0.5, end=ends[i]) for i, token in enumerate(ids)]
         core.mesh.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(ticket, token) for token in tokens)))
@@ -79,7 +78,6 @@ async def stream_of(
     """Texts and chunks of a stream that gets these messages, and how many tokens left before any task ran. One of so
     many `columns` messages is no message of columns."""
     core, at_once = EmittingCore(), 0
-    packed = PlainTokens(core.mesh.sequencer)
     async with http_of(core, assets) as address:
         connection = await send_request(address, body, path)
         await until(lambda: core.requests)
@@ -88,8 +86,8 @@ async def stream_of(
         for number, ids in enumerate(messages):
             if request.ended:
                 break
-            give(core, request, ids, packed=packed if number % columns else None)
-            at_once += not len(request.held)
+            give(core, request, ids, packed=number % columns > 0)
+            at_once += not len(request.unread)
             if pauses:
                 await settle()
         if not request.ended:
@@ -108,11 +106,11 @@ async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(a
         waited = []
         for token in (97, 98, 99, 0xC3, 0xA9, 100):
             give(core, request, [token])
-            waited.append(len(request.held))
+            waited.append(len(request.unread))
             await settle()
         assert waited == [1, 0, 0, 1, 1, 0], "the first token, and those of a broken character, take the long way"
         give(core, request, [101, 102, 0xE6, 103, 104])
-        assert len(request.held) == 3, "what comes behind a token that waits stays behind it"
+        assert len(request.unread) == 3, "what comes behind a token that waits stays behind it"
         await settle()
         give(core, request, [122], End.LENGTH)
         chunks = await read_chunks(connection)
@@ -220,12 +218,11 @@ async def test_a_defect_on_the_short_way_ends_its_own_answer_only(caplog: pytest
 async def test_ended_requests_do_not_pile_up() -> None:
     """No token comes any more for a request that the gateway has ended."""
     made = mesh()
-    packed = PlainTokens(made.sequencer)
     for _ in range(400):
         request = made.accept()
         assert request.ticket is not None
         columns = PackedTokens([request.ticket.pack()], [0], [97], [-0.5], [End.NONE])
-        packed.on_columns(made.workers[made.serving(request)[1]], columns)
+        made.sequencer.on_tokens(made.workers[made.serving(request)[1]], columns)
         made.sequencer.end(request, Cancelled("the client went away"))
     del request
     gc.collect()
