@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Scope
 from gateway.answers.answer import Answer
 from gateway.answers.embedding import Embeddings, validate_embed
 from gateway.core.interface import Core
-from gateway.dialects.anthropic.errors import AnthropicDialect
-from gateway.dialects.generating import GeneratingEndpoint
+from gateway.dialects.endpoints.paths import BY_PATH, routes_of
+from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
 from gateway.dialects.native.dialect import CompletionDialect
@@ -33,7 +33,6 @@ from gateway.dialects.openai.request import HttpCaller, parse_chat, parse_comple
 from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.dialects.reference.models import described_together
 from gateway.dialects.reference.routes import ApiReference
-from gateway.dialects.responses.errors import ResponsesDialect
 from gateway.dialects.shared.cors import Cors
 from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.dialects.translated import TranslatedChats
@@ -79,19 +78,19 @@ class HttpApi:
         chats = TranslatedChats(
             core, self._parser, self._known, self._receipt, random=random, clock=clock, turns=self.turns
         )
-        own, messages = ResponsesDialect(), AnthropicDialect()
-        endpoints = {
-            "/v1/chat/completions": GeneratingEndpoint(self, self._chat, semconv.CHAT),
-            "/v1/completions": GeneratingEndpoint(self, self._completion, semconv.TEXT_COMPLETION),
-            "/v1/embeddings": GeneratingEndpoint(self, self._embeddings, semconv.EMBEDDINGS),
-            "/v1/responses": GeneratingEndpoint(self, chats.responses, semconv.CHAT, own),
-            "/v1/messages": GeneratingEndpoint(self, chats.messages, semconv.CHAT, messages),
-            "/v1/messages/count_tokens": GeneratingEndpoint(self, chats.count_tokens, semconv.CHAT, messages),
+        begins: dict[str, BeginReply] = {
+            "/v1/chat/completions": self._chat,
+            "/v1/completions": self._completion,
+            "/v1/embeddings": self._embeddings,
+            "/v1/responses": chats.responses,
+            "/v1/messages": chats.messages,
+            "/v1/messages/count_tokens": chats.count_tokens,
             VLLM.path: self._dialect(VLLM),
             SGLANG.path: self._dialect(SGLANG),
         }
+        generating = {path: GeneratingEndpoint(self, begin, BY_PATH[path]) for path, begin in begins.items()}
         routes: list[BaseRoute] = [
-            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in endpoints.items()),
+            *routes_of(generating),
             *TokenizerPages(self, core, models, self._parse).routes(),
             *info.routes(),
             *also,
@@ -158,7 +157,7 @@ class HttpApi:
             raise
         return list(zip(requests, answers, strict=True))
 
-    def _dialect(self, dialect: CompletionDialect[Body]) -> GeneratingEndpoint:
+    def _dialect(self, dialect: CompletionDialect[Body]) -> BeginReply:
         async def begin(raw: bytes, caller: HttpCaller) -> Reply:
             ignored = list[str]()
             body = await self._parser.parse(raw, dialect.body, ignored)
@@ -175,7 +174,7 @@ class HttpApi:
             pairs = await self._begin(requests, valid, assets)
             return dialect.reply(body, plain, pairs, assets, int(self._clock()), receipt)
 
-        return GeneratingEndpoint(self, begin, semconv.TEXT_COMPLETION)
+        return begin
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._parse(raw, EmbeddingRequest, caller)

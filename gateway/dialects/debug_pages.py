@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
+from gateway.dialects.endpoints.paths import routes_of
+from gateway.dialects.endpoints.table import DEFAULT_LIMIT, MOST
 from gateway.http import errors as http_errors
 from gateway.tracing.record import RequestRecord
 from gateway.tracing.traces import RecentTraces
@@ -19,11 +21,10 @@ from mesh.errors import brief
 from mesh.telemetry.spans import SpanRecord
 
 Json = dict[str, Any]
-DEFAULT_LIMIT, MOST = 50, 512
 MOST_CHARACTERS = 500  # of an error's message
 
 
-def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]:
+def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[BaseRoute]:
     """`wall`: seconds since 1970. A request is named by its id, the id in its answer (`chatcmpl-…`) or its trace id;
     `?trace_id=` picks one of several."""
 
@@ -46,10 +47,7 @@ def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[Route]
         about = {**summary(record, wall()), "same_id": same if len(same) > 1 else []}
         return _json({**about, "spans": spans_json(traces.spans(record), record.start_seconds)})
 
-    return [
-        Route("/debug/requests", latest, methods=["GET"]),
-        Route("/debug/requests/{request_id:path}", one, methods=["GET"]),
-    ]
+    return routes_of({"/debug/requests": latest, "/debug/requests/{request_id:path}": one})
 
 
 def named(records: list[RequestRecord], name: str) -> list[RequestRecord]:

@@ -12,18 +12,21 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.client_errors import client_error
+from gateway.dialects.endpoints.table import Endpoint
 from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.dialects.openai.request import HttpCaller
 from gateway.dialects.shared.deadline import deadline_of, named
-from gateway.dialects.shared.dialect import OPENAI, Dialect
 from gateway.dialects.shared.out import JSON, HttpOut
 from gateway.dialects.shared.pieces import encode_pieces
 from gateway.dialects.shared.plain_post import HttpHost
+from gateway.dialects.spoken import DIALECTS
 from gateway.fairness.loop_turns import Turns
 from gateway.http.errors import spent
 from gateway.http.read import ClientGone
 from gateway.http.writing import connection_of
 from mesh.errors import Cancelled
+
+BeginReply = Callable[[bytes, HttpCaller], Awaitable[Reply]]  # from the body of a request
 
 
 class GeneratingHost(HttpHost, Protocol):
@@ -39,11 +42,10 @@ class GeneratingEndpoint:
     def __init__(
         self,
         host: GeneratingHost,
-        begin: Callable[[bytes, HttpCaller], Awaitable[Reply]],
-        operation: str,
-        dialect: Dialect = OPENAI,
+        begin: BeginReply,
+        row: Endpoint,
     ) -> None:
-        self._host, self._begin, self._operation, self._dialect = host, begin, operation, dialect
+        self._host, self._begin, self._operation, self._dialect = host, begin, row.operation, DIALECTS[row.dialect]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._host.caller(scope, self._operation)

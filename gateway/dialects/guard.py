@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.dialects.anthropic.errors import AnthropicDialect, is_messages
-from gateway.dialects.shared.dialect import OPENAI, Dialect
+from gateway.dialects.endpoints.paths import is_below, work_at
 from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
 from gateway.dialects.shared.sse import encode
+from gateway.dialects.spoken import spoken_at
 from gateway.fairness.client_turns import WHOSE
 from gateway.http import errors as http_errors
 from gateway.http.writing import connection_of
@@ -22,8 +22,6 @@ from mesh.errors import BatonError, Unauthenticated
 
 ADMISSION = "baton.admission"  # key of a scope
 READS = ("GET", "HEAD")  # what a path that needs no key is open for
-OPERATIONS = ("/ui", "/debug", "/metrics")  # and all below them
-COMPUTES = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")  # no token is generated
 
 
 class KeyGuard:
@@ -43,7 +41,7 @@ class KeyGuard:
         if scope["type"] != "http" or (scope["method"] in READS and is_below(scope["path"], self._open)):
             await self._app(scope, receive, send)
             return
-        work = work_of(scope["method"], scope["path"])
+        work = work_at(scope["method"], scope["path"])
         try:
             admission = self._tenants.enter(self._credentials(scope, work), work)
         except BatonError as error:
@@ -66,7 +64,7 @@ class KeyGuard:
         self._count_error(error, refused=True)
         if error.http_status >= 429:
             error.details.setdefault(http_errors.SPENT, "0")
-        dialect: Dialect = AnthropicDialect() if is_messages(scope["path"]) else OPENAI
+        dialect = spoken_at(scope["path"])
         content = encode(dialect.whole(error, scope[REQUEST_ID]))
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
         if isinstance(error, Unauthenticated):
@@ -82,15 +80,3 @@ def admission_of(scope: Scope, otherwise: Admission) -> Admission:
     """The admission that the guard has made; `otherwise` where no guard stands."""
     found: Admission = scope.get(ADMISSION, otherwise)
     return found
-
-
-def work_of(method: str, path: str) -> Work:
-    if is_below(path, OPERATIONS):
-        return Work.OPERATES
-    if method != "POST":
-        return Work.LOOKS
-    return Work.COMPUTES if path in COMPUTES else Work.GENERATES
-
-
-def is_below(path: str, places: Sequence[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)

@@ -13,9 +13,13 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.core.client_errors import client_error
 from gateway.core.interface import Core
-from gateway.dialects.anthropic.errors import AnthropicDialect, error_of, is_messages
+from gateway.dialects.anthropic.errors import error_of
+from gateway.dialects.endpoints.paths import dialect_at, routes_of
+from gateway.dialects.endpoints.table import ApiDialect
+from gateway.dialects.shared.dialect import OPENAI
 from gateway.dialects.shared.headers import REQUEST_ID
 from gateway.dialects.shared.sse import encode
+from gateway.dialects.spoken import spoken_at
 from gateway.http import errors as http_errors
 from gateway.prompts.by_model import ModelAssets
 from gateway.validation.validate import validate_model
@@ -32,16 +36,17 @@ class InfoPages:
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
 
     def routes(self) -> list[BaseRoute]:
-        pages = {
-            "/v1/models": self._listed,
-            "/v1/models/{name:path}": self._listed,
-            "/health": self._health,
-            "/v1/health": self._health,
-            "/load": self._load,
-            "/version": self._version,
-            "/": self._front,
-        }
-        return [Route(path, page, methods=["GET"]) for path, page in pages.items()]
+        return routes_of(
+            {
+                "/v1/models": self._listed,
+                "/v1/models/{name:path}": self._listed,
+                "/health": self._health,
+                "/v1/health": self._health,
+                "/load": self._load,
+                "/version": self._version,
+                "/": self._front,
+            }
+        )
 
     async def _listed(self, request: Request) -> Response:
         name = request.path_params.get("name")
@@ -115,9 +120,8 @@ async def defect(request: Request, error: Exception) -> Response:
 def error_page(error: BatonError, request: Request | None = None) -> Response:
     """`request`: whose path may speak another dialect than OpenAI's."""
     head = {name.decode(): value.decode() for name, value in http_errors.headers(error)}
-    content = http_errors.error_body(error)
-    if request is not None and is_messages(request.url.path):
-        content = AnthropicDialect().whole(error, request.scope[REQUEST_ID])
+    dialect = OPENAI if request is None else spoken_at(request.url.path)
+    content = dialect.whole(error, "" if request is None else request.scope[REQUEST_ID])
     return _json(content, error.http_status, head)
 
 
@@ -125,7 +129,7 @@ def _lacking(request: Request, status: int, message: str, headers: Any = None) -
     reason = HTTPStatus(status).name
     content = http_errors.body(status, message, reason)
     head = http_errors.page_headers(content) | dict(headers or {})
-    if is_messages(request.url.path):
+    if dialect_at(request.url.path) is ApiDialect.MESSAGES:
         content = error_of(status, message, reason, request.scope[REQUEST_ID])
     return _json(content, status, head)
 

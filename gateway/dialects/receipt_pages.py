@@ -5,8 +5,9 @@ gets the same 404."""
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.guard import admission_of
 from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
@@ -36,7 +37,7 @@ def receipt_routes(receipts: Receipts) -> list[BaseRoute]:
             return _missing(f"there is no receipt {brief(id)!r}, or not any more: keep the one that the answer carries")
         return Response(found, media_type=JSON)
 
-    return [Route("/v1/receipts/key", key, methods=["GET"]), Route("/v1/receipts/{id}", one, methods=["GET"])]
+    return routes_of({"/v1/receipts/key": key, "/v1/receipts/{id}": one})
 
 
 def _missing(message: str) -> Response:

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.observability.export import MeshCollector
 from gateway.observability.metric_spec import MetricSpec
 from gateway.observability.text import CLASSIC, OPEN, MetricSeries, head, lines, wants_openmetrics
@@ -75,4 +76,4 @@ def metrics_routes(
         page = await shared.get(openmetrics)
         return Response(page, headers={"content-type": OPEN if openmetrics else CLASSIC})
 
-    return [Route(path, metrics, methods=["GET"]) for path in ("/metrics", "/metrics/")]
+    return routes_of({"/metrics": metrics, "/metrics/": metrics})

@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute
 
 from gateway.attaching.service import Gateway
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.info import error_page
 from gateway.workers.attached import AttachedWorker
 from mesh.errors import InvalidRequest, brief
@@ -24,7 +25,7 @@ Json = dict[str, Any]
 MOST_PAGES = (1 << 32) - 1
 
 
-def page_routes(view: Callable[[str, int, int], Awaitable[Json]]) -> list[Route]:
+def page_routes(view: Callable[[str, int, int], Awaitable[Json]]) -> list[BaseRoute]:
     """`view`: view_of_pages of the gateway."""
 
     async def pages(request: Request) -> Response:
@@ -37,7 +38,7 @@ def page_routes(view: Callable[[str, int, int], Awaitable[Json]]) -> list[Route]
         headers = {"cache-control": "no-store"}
         return Response(msgspec.json.encode(found), 200, headers, media_type="application/json")
 
-    return [Route("/debug/pages", pages, methods=["GET"])]
+    return routes_of({"/debug/pages": pages})
 
 
 def number(asked: Mapping[str, str], name: str, most: int) -> int:

@@ -8,10 +8,11 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from gateway.attaching.service import Gateway
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
 from gateway.observability.broadcast import Broadcast
@@ -37,12 +38,14 @@ class Ui:
         self._asked: dict[int, float] = {}  # incarnation -> when it got Watch last
 
     def routes(self) -> list[BaseRoute]:
-        return [
-            Route("/ui", self._file, methods=["GET"]),
-            Route("/ui/state", self._state, methods=["GET"]),
-            Route("/ui/events", _Events(self._broadcast), methods=["GET"]),
-            Route("/ui/{name}", self._file, methods=["GET"]),
-        ]
+        return routes_of(
+            {
+                "/ui": self._file,
+                "/ui/state": self._state,
+                "/ui/events": _Events(self._broadcast),
+                "/ui/{name}": self._file,
+            }
+        )
 
     def close(self) -> None:
         self._broadcast.close()

@@ -1,7 +1,7 @@
 """Pages that show a gateway of several processes as one: the process that is asked adds what the others answer.
 
-`/health`, `/load`, `/metrics` and `/debug/requests` are such pages; every other request belongs to the process that its
-connection landed on. What a process counts itself has the label `process` in metrics; what all of them see alike, such
+The table of endpoints says which pages are such; every other request belongs to the process that its connection landed
+on. What a process counts itself has the label `process` in metrics; what all of them see alike, such
 as the workers' own measures, stands there once."""
 
 import asyncio
@@ -13,6 +13,8 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.dialects.endpoints.paths import merged_at
+from gateway.dialects.endpoints.table import Merged
 from gateway.process.siblings import OwnAnswer, Question, Siblings
 
 _SERIES = re.compile(r'[^{ ]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # a line's metric and its labels
@@ -27,10 +29,11 @@ class WholePages:
         self._app, self._alone, self._siblings = app, alone, siblings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        merge = _merge_of(scope["path"]) if scope["type"] == "http" and scope["method"] in ("GET", "HEAD") else None
-        if merge is None:
+        looks = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        if not looks or (how := merged_at(scope["path"])) is None:
             await self._app(scope, receive, send)
             return
+        merge = MERGES[how]
         given = dict(scope["headers"])
         plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
         question = Question(scope["path"], scope["query_string"].decode("latin-1"), _text(given.get(b"accept")))
@@ -38,7 +41,7 @@ class WholePages:
         refused = own.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
         others = () if refused else await self._siblings.ask(question)
         whole = own if refused else await asyncio.to_thread(merge, own, others)
-        if merge is health and self._siblings.silent:
+        if how is Merged.HEALTH and self._siblings.silent:
             silent = {"silent_processes": sorted(self._siblings.silent)}
             whole = OwnAnswer(whole.status, msgspec.json.encode(_decoded(whole) | silent))
         headers = [(name, value) for name, value in head["headers"] if name.lower() != b"content-length"]
@@ -91,13 +94,6 @@ async def _call(app: ASGIApp, scope: Scope, receive: Receive) -> tuple[Message, 
 
 def _text(header: bytes | None) -> str:
     return (header or b"*/*").decode("latin-1")
-
-
-def _merge_of(path: str) -> Merge | None:
-    path = path.rstrip("/")
-    if path.startswith("/debug/requests/"):
-        return first_found
-    return _MERGES.get(path)
 
 
 # ---- how the answers of all processes become one
@@ -184,10 +180,10 @@ def _decoded(answer: OwnAnswer) -> dict[str, Any]:
     return found
 
 
-_MERGES: dict[str, Merge] = {
-    "/health": health,
-    "/v1/health": health,
-    "/load": load,
-    "/metrics": metrics,
-    "/debug/requests": latest_requests,
+MERGES: dict[Merged, Merge] = {
+    Merged.FIRST: first_found,
+    Merged.HEALTH: health,
+    Merged.LOAD: load,
+    Merged.METRICS: metrics,
+    Merged.LATEST: latest_requests,
 }

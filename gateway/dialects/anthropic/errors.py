@@ -6,7 +6,6 @@ from gateway.dialects.shared.sse import encode
 from mesh.errors import BatonError
 
 Json = dict[str, Any]
-PATH = "/v1/messages"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 _TYPES = {
     401: "authentication_error",
@@ -18,10 +17,6 @@ _TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-
-
-def is_messages(path: str) -> bool:
-    return path == PATH or path.startswith(f"{PATH}/")
 
 
 def error_of(status: int, message: str, reason: str, request_id: str, **more: object) -> Json:

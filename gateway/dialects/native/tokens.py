@@ -10,9 +10,10 @@ from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from gateway.core.interface import Core
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.info import error_page
 from gateway.dialects.native.types import DetokenizeBody, TokenizeBody
 from gateway.dialects.openai.request import CHAT_FIELDS, HttpCaller
@@ -36,11 +37,13 @@ class TokenizerPages:
         self._host, self._core, self._models, self._parse = host, core, models, parse
 
     def routes(self) -> list[BaseRoute]:
-        return [
-            Route("/tokenize", AnsweredAtOnce(self._host, self._tokenize), methods=["POST"]),
-            Route("/detokenize", AnsweredAtOnce(self._host, self._detokenize), methods=["POST"]),
-            Route("/tokenizer_info", self._info, methods=["GET"]),
-        ]
+        return routes_of(
+            {
+                "/tokenize": AnsweredAtOnce(self._host, self._tokenize),
+                "/detokenize": AnsweredAtOnce(self._host, self._detokenize),
+                "/tokenizer_info": self._info,
+            }
+        )
 
     async def _tokenize(self, raw: bytes, caller: HttpCaller) -> bytes:
         body: TokenizeBody = await self._parse(raw, TokenizeBody, caller)

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from gateway.dialects.guard import OPERATIONS as OPERATOR_PAGES
-from gateway.dialects.guard import is_below
+from gateway.dialects.described.answers import ErrorAnswer
+from gateway.dialects.endpoints.paths import is_below, shows_operations
+from gateway.dialects.endpoints.table import ENDPOINTS, TEXT, Endpoint
 from gateway.dialects.info import package_version
 from gateway.dialects.openai.body import HINTS
-from gateway.dialects.reference.answers import ErrorAnswer
 from gateway.dialects.reference.bounds import bounds
 from gateway.dialects.reference.models import DescribedModel
-from gateway.dialects.reference.table import OPERATIONS, TEXT, Operation
 from gateway.dialects.reference.translated_bounds import translated_bounds
 from mesh import errors
 from mesh.config.door_config import DoorConfig
@@ -33,9 +32,9 @@ _FLAG: Json = {"schema": {"enum": ["true", "false"]}}
 
 
 def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) -> Json:
-    """`paths`: those that the gateway serves, parameters with or without the word `path`."""
-    served = {re.sub(r":\w+}", "}", path) for path in paths}
-    rows = [row for row in OPERATIONS if row.path in served]
+    """`paths`: those that the gateway serves."""
+    served = set(paths)
+    rows = [row for row in ENDPOINTS if row.summary and served & {row.path, row.described_path}]
     bodies = {row.path: row.body for row in rows if row.body is not None}
     answers = [
         kind
@@ -53,7 +52,9 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
         _finish_body(components[name], row)
     found, more = msgspec.json.schema_components(answers, ref_template=_REF)
     by_type = dict(zip(map(repr, answers), found, strict=True))
-    operations = {row.path: _operation(row, by_type, dict(zip(bodies, requests, strict=True)), limits) for row in rows}
+    operations = {
+        row.described_path: _operation(row, by_type, dict(zip(bodies, requests, strict=True)), limits) for row in rows
+    }
     keys = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if limits.keys_file is not None else {}
     return {
         "openapi": "3.1.0",
@@ -69,7 +70,7 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
     }
 
 
-def _with_body(rows: list[Operation]) -> list[Operation]:
+def _with_body(rows: list[Endpoint]) -> list[Endpoint]:
     return [row for row in rows if row.body is not None]
 
 
@@ -83,7 +84,7 @@ def _bind(schema: Json, known: dict[str, dict[str, Json]]) -> None:
             branch.update(more)
 
 
-def _finish_body(schema: Json, row: Operation) -> None:
+def _finish_body(schema: Json, row: Endpoint) -> None:
     """Fields that must be there, and those that are taken and change nothing."""
     properties = schema["properties"]
     for name in row.needs:
@@ -103,7 +104,7 @@ def _alone(name: str, others: tuple[str, ...]) -> Json:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}, **absent}}
 
 
-def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json], limits: DoorConfig) -> Json:
+def _operation(row: Endpoint, by_type: dict[str, Json], bodies: dict[str, Json], limits: DoorConfig) -> Json:
     found: Json = {
         "operationId": _name_of(row),
         "summary": row.summary,
@@ -123,28 +124,28 @@ def _operation(row: Operation, by_type: dict[str, Json], bodies: dict[str, Json]
     return {row.method: found}
 
 
-def _is_guarded(row: Operation, limits: DoorConfig) -> bool:
+def _is_guarded(row: Endpoint, limits: DoorConfig) -> bool:
     """Whether the caller needs a key."""
     return limits.keys_file is not None and (row.method != "get" or not is_below(row.path, limits.keys_open_paths))
 
 
-def _error_type(row: Operation, status: int, by_type: dict[str, Json]) -> Json:
+def _error_type(row: Endpoint, status: int, by_type: dict[str, Json]) -> Json:
     """The gateway refuses a connection before it knows the path, and then always in OpenAI's form."""
     kinds = [by_type[repr(row.error)], by_type[repr(ErrorAnswer)]]
     return {"anyOf": kinds} if kinds[0] != kinds[1] and status in _CONNECTION | _OWN else kinds[0]
 
 
-def _name_of(row: Operation) -> str:
-    return re.sub(r"\W+", "_", f"{row.method}{row.path}").strip("_")
+def _name_of(row: Endpoint) -> str:
+    return re.sub(r"\W+", "_", f"{row.method}{row.described_path}").strip("_")
 
 
-def _parameters(row: Operation) -> list[Json]:
-    inside = {name: {"type": "string", "minLength": 1} for name in re.findall(r"{(\w+)}", row.path)}
+def _parameters(row: Endpoint) -> list[Json]:
+    inside = {name: {"type": "string", "minLength": 1} for name in re.findall(r"{(\w+)}", row.described_path)}
     found = [{"name": name, "in": "path", "required": True, "schema": schema} for name, schema in inside.items()]
     return found + [{"name": name, "in": "query", "schema": schema} for name, schema in row.query.items()]
 
 
-def _answer(row: Operation, by_type: dict[str, Json]) -> Json:
+def _answer(row: Endpoint, by_type: dict[str, Json]) -> Json:
     if row.answer == TEXT:
         text = {"schema": {"type": "string"}}
         kinds: Json = {TEXT: text, "application/openmetrics-text": text}
@@ -157,7 +158,7 @@ def _answer(row: Operation, by_type: dict[str, Json]) -> Json:
     return found
 
 
-def _event(row: Operation, by_type: dict[str, Json]) -> Json:
+def _event(row: Endpoint, by_type: dict[str, Json]) -> Json:
     """One server-sent event as parsed: JSON of the row's type, an error in mid-stream, or the end."""
     kinds = {"anyOf": [by_type[repr(row.event)], by_type[repr(row.error)]]}
     coded = {"type": "string", "contentMediaType": _JSON, "contentSchema": kinds}
@@ -193,7 +194,7 @@ def _error(status: int, reasons: list[str], schema: Json) -> Json:
     return found
 
 
-def _errors(row: Operation, *, guarded: bool) -> dict[int, list[str]]:
+def _errors(row: Endpoint, *, guarded: bool) -> dict[int, list[str]]:
     """Status -> reasons of the errors that this endpoint may answer with. `guarded`: it asks for a key."""
     found: dict[int, list[str]] = {}
     kinds = [kind for kind in _closed_list() if kind not in _KEYS]
@@ -201,7 +202,7 @@ def _errors(row: Operation, *, guarded: bool) -> dict[int, list[str]]:
         kinds = [errors.Internal, errors.InvalidRequest]
     if guarded:
         kinds.append(errors.Unauthenticated)
-        if is_below(row.path, OPERATOR_PAGES):
+        if shows_operations(row.path):
             kinds.append(errors.Forbidden)
         if row.body is not None:
             kinds.append(errors.RateLimited)

@@ -6,8 +6,9 @@ from functools import cached_property
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
+from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.reference.document import Json, document
 from gateway.dialects.reference.models import DescribedModel
 from gateway.dialects.reference.page import POLICY, page
@@ -21,10 +22,7 @@ class ApiReference:
         self._limits, self._model, self._paths = limits, model, paths
 
     def routes(self) -> list[BaseRoute]:
-        return [
-            Route("/openapi.json", self._json, methods=["GET"]),
-            Route("/docs", self._docs, methods=["GET"]),
-        ]
+        return routes_of({"/openapi.json": self._json, "/docs": self._docs})
 
     async def _json(self, request: Request) -> Response:
         return Response(await _made(lambda: self._encoded), media_type="application/json")

@@ -6,10 +6,11 @@ Browsers ask before they send a request that a plain form could not send (a pref
 import re
 from collections.abc import Iterable
 
+from gateway.dialects.endpoints.paths import shows_operations
+
 Header = tuple[bytes, bytes]
 
 ALL = "*"
-OWN = ("/ui", "/debug", "/metrics")  # paths that no other site's page may read
 METHODS = b"GET, HEAD, POST, OPTIONS"
 PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
 EXPOSED = (
@@ -47,5 +48,4 @@ class Cors:
         return [*found, (b"access-control-max-age", str(PREFLIGHT_SECONDS).encode())]
 
     def _may_call(self, path: str, origin: bytes) -> bool:
-        own = any(path == prefix or path.startswith(f"{prefix}/") for prefix in OWN)
-        return not own and (self._all or origin in self._origins)
+        return not shows_operations(path) and (self._all or origin in self._origins)

@@ -10,17 +10,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.dialects.endpoints.paths import streams, without_slash
 from gateway.dialects.shared.cors import Cors
 from gateway.fairness.client_turns import WHOSE
 from gateway.http.coding import compressing, reads_gzip
 from gateway.validation.client_request import is_request_id
 
 REQUEST_ID, MORE_HEADERS = "baton.request_id", "baton.headers"  # keys of a scope
-API = (
-    *("/v1/", "/health/", "/version/", "/load/", "/inference/", "/generate/", "/docs/", "/openapi.json/"),
-    *("/tokenize/", "/detokenize/", "/tokenizer_info/"),
-)  # below these, and only there, a slash at the end changes nothing
-GENERATES = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 DEFAULTS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
@@ -40,15 +36,13 @@ class CommonHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers, path = dict(scope["headers"]), scope["path"]
-        if path.endswith("/") and path.startswith(API):
-            path = path.rstrip("/")
+        headers, path = dict(scope["headers"]), without_slash(scope["path"])
         given = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = given if is_request_id(given) else self._draw_id()
         more = self._cors.headers(path, headers)
         scope = {**scope, "path": path, REQUEST_ID: request_id, MORE_HEADERS: more}
         WHOSE.set((scope.get("client") or ("",))[0])
-        head = _Head(send, request_id, more, () if path in GENERATES else DEFAULTS)
+        head = _Head(send, request_id, more, () if streams(path) else DEFAULTS)
         if scope["method"] == "OPTIONS" and (answer := self._cors.preflight(path, headers)) is not None:
             await head.send({"type": "http.response.start", "status": 204, "headers": answer})
             await head.send({"type": "http.response.body", "body": b""})

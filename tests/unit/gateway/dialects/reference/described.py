@@ -8,14 +8,15 @@ import httpx2 as httpx
 import jsonschema
 
 from gateway.dialects.api import HttpApi
-from gateway.dialects.reference.table import OPERATIONS
+from gateway.dialects.endpoints.table import ENDPOINTS
 from tests.harness.socketless import SocketlessHttp
 
 FOR_PEOPLE = {"/", "/docs", "/openapi.json"}  # and the page /ui, which a gateway has besides
 HI = [{"role": "user", "content": "hi"}]
 CHAT, TEXT, TOKENS, SGLANG = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
-ALL_PATHS = [row.path for row in OPERATIONS]
+DESCRIBED = [row for row in ENDPOINTS if row.summary]
+ALL_PATHS = [row.described_path for row in DESCRIBED]
 OPEN = {"TokenizerInfo"}  # answers that may have more members
 
 

@@ -7,12 +7,12 @@ import httpx2 as httpx
 import pytest
 
 from gateway.dialects.api import HttpApi
-from gateway.dialects.reference.table import OPERATIONS
 from mesh.errors import Unavailable
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.described import (
     CHAT,
     COUNT,
+    DESCRIBED,
     HI,
     MESSAGES,
     RESPONSES,
@@ -96,11 +96,11 @@ async def test_pages_have_exactly_the_members_that_are_described(api: HttpApi, d
         made = await http.post(TEXT, json={"prompt": "a", "request_id": "r", "receipt": True})
         paths = {"/v1/models/{name}": "/v1/models/tiny", "/debug/requests/{request_id}": "/debug/requests/r"}
         paths["/v1/receipts/{id}"] = f"/v1/receipts/{made.json()['receipt']['id']}"
-        for row in OPERATIONS:
+        for row in DESCRIBED:
             if row.method == "get" and row.path != "/metrics":
-                answer = await http.get(paths.get(row.path, row.path))
+                answer = await http.get(paths.get(row.described_path, row.path))
                 assert answer.status_code == 200
-                check(answer.json(), schema_of(strict, row.path, 200), strict)
+                check(answer.json(), schema_of(strict, row.described_path, 200), strict)
         core.up = False
         sick = await http.get("/health")
     assert sick.status_code == 503

@@ -10,11 +10,19 @@ import pytest
 from gateway.dialects.api import HttpApi
 from gateway.dialects.reference.document import document
 from gateway.dialects.reference.models import described_together
-from gateway.dialects.reference.table import OPERATIONS
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
-from tests.unit.gateway.dialects.reference.described import ALL_PATHS, CHAT, HI, TEXT, check, client, request_schema
+from tests.unit.gateway.dialects.reference.described import (
+    ALL_PATHS,
+    CHAT,
+    DESCRIBED,
+    HI,
+    TEXT,
+    check,
+    client,
+    request_schema,
+)
 
 # Field -> values that are taken, and values beyond the described limits.
 LIMITS: dict[str, tuple[list[Any], list[Any]]] = {
@@ -94,9 +102,9 @@ def test_several_models_are_described_together(assets: Assets) -> None:
 def test_errors_of_keys_are_described_where_keys_are_asked_for(assets: Assets, tmp_path: Path) -> None:
     without = document(DoorConfig(), assets, ALL_PATHS)
     found = document(DoorConfig(keys_file=tmp_path / "keys", keys_open_paths=("/health",)), assets, ALL_PATHS)
-    for row in OPERATIONS:
+    for row in DESCRIBED:
         for one, guarded in ((without, False), (found, row.path != "/health")):
-            operation = one["paths"][row.path][row.method]
+            operation = one["paths"][row.described_path][row.method]
             expected = {"401"} if guarded else set()
             expected |= {"429"} if row.method == "post" else set()  # OVERLOADED; with keys RATE_LIMITED too
             expected |= {"403"} if guarded and row.path.startswith(("/debug", "/metrics")) else set()

@@ -11,12 +11,11 @@ import pytest
 
 from gateway.dialects.api import HttpApi
 from gateway.dialects.reference.document import document
-from gateway.dialects.reference.table import OPERATIONS
 from gateway.prompts.assets import Assets, load_assets
 from mesh.config.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.conftest import receipts_in
-from tests.unit.gateway.dialects.reference.described import check, client, closed, coded_event, schema_of
+from tests.unit.gateway.dialects.reference.described import DESCRIBED, check, client, closed, coded_event, schema_of
 
 CASES = 60  # for each endpoint
 ODD: list[Any] = [None, True, -1, 0, 1.5, 1e300, 2**70, "", "a b", "\x00é😀", [], [[]], {}, {"a": {"b": [1]}}]
@@ -79,14 +78,14 @@ def assets(folder: Path) -> Assets:
     return load_assets(folder, "tiny")
 
 
-@pytest.mark.parametrize("row", [row for row in OPERATIONS if row.body is not None], ids=lambda row: row.path)
+@pytest.mark.parametrize("row", [row for row in DESCRIBED if row.body is not None], ids=lambda row: row.path)
 async def test_requests_made_of_the_description_get_described_answers(
     core: FakeCore, assets: Assets, tmp_path: Path, row: Any
 ) -> None:
     random = Random(row.path)
     object.__setattr__(core.limits, "choices", 4)
     core.reply = lambda choice: b"n\xc3\xa9 ok" * 64  # ends at max_tokens, also without the model's own end
-    described = document(DoorConfig(choices=4), assets, [each.path for each in OPERATIONS])
+    described = document(DoorConfig(choices=4), assets, [each.path for each in DESCRIBED])
     values, strict = SchemaValues(described, random), closed(described)
     body = described["paths"][row.path]["post"]["requestBody"]["content"]["application/json"]["schema"]
     statuses, receipts = dict[int, int](), receipts_in(tmp_path / "receipts")

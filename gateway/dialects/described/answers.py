@@ -8,7 +8,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.dialects.reference.receipts import SignedReceipt
+from gateway.dialects.described.receipts import SignedReceipt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 Loose = UnsetType  # the type of a member that is left out

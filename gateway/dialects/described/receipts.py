@@ -1,6 +1,6 @@
 """Signed receipts and the key that signs them as msgspec types.
 
-They exist for the API's description alone, like those of gateway/dialects/reference/answers.py. Readers of receipts
+They exist for the API's description alone, like those of gateway/dialects/described/answers.py. Readers of receipts
 check the members that gateway/receipts/shape.py lists."""
 
 from typing import Any, Literal

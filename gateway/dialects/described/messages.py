@@ -1,14 +1,14 @@
 """The answers of `/v1/messages` and `/v1/messages/count_tokens` as msgspec types, with events and errors.
 
-They exist for the API's description alone, like those of gateway/dialects/reference/answers.py. A member `type` tells
+They exist for the API's description alone, like those of gateway/dialects/described/answers.py. A member `type` tells
 the types of blocks, deltas and events apart."""
 
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 
-from gateway.dialects.reference.answers import Loose
-from gateway.dialects.reference.receipts import SignedReceipt
+from gateway.dialects.described.answers import Loose
+from gateway.dialects.described.receipts import SignedReceipt
 
 StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "tool_use", "stop_sequence"]
 ErrorKind = Literal[

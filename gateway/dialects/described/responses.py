@@ -1,14 +1,14 @@
 """The answers of `/v1/responses` as msgspec types, with the events of a stream.
 
-They exist for the API's description alone, like those of gateway/dialects/reference/answers.py. A member `type` tells
+They exist for the API's description alone, like those of gateway/dialects/described/answers.py. A member `type` tells
 the types of items, contents and events apart."""
 
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 
-from gateway.dialects.reference.answers import AnswerTimings, CachedTokens, ChatToken, Loose
-from gateway.dialects.reference.receipts import SignedReceipt
+from gateway.dialects.described.answers import AnswerTimings, CachedTokens, ChatToken, Loose
+from gateway.dialects.described.receipts import SignedReceipt
 
 Json = dict[str, Any]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]

@@ -1,13 +1,13 @@
 """The answers of the other dialects as msgspec types, for the API's description alone.
 
-Like those of gateway/dialects/reference/answers.py they are never built; tests hold answers and types together."""
+Like those of gateway/dialects/described/answers.py they are never built; tests hold answers and types together."""
 
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.dialects.reference.answers import AnswerTimings, AnswerUsage, PromptToken
-from gateway.dialects.reference.receipts import SignedReceipt
+from gateway.dialects.described.answers import AnswerTimings, AnswerUsage, PromptToken
+from gateway.dialects.described.receipts import SignedReceipt
 
 Triple = tuple[float | None, int, str | None]  # logprob, token id, text
 

@@ -1,0 +1,1 @@
+"""The answers of the HTTP API as types, for its description."""

@@ -1,0 +1,79 @@
+"""What follows from the table for a path that a client asks for, and the routes of those that a gateway serves.
+
+A path that no row has belongs to the rows beside it: below `/ui`, `/debug` and `/metrics` lies what operators look at,
+below `/v1/messages` errors are Anthropic's."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from starlette.routing import BaseRoute, Route, compile_path
+
+from gateway.dialects.endpoints.table import ENDPOINTS, ApiDialect, Endpoint, Merged
+from gateway.tenants.tenants import Work
+
+BY_PATH = {each.path: each for each in ENDPOINTS}
+_PATTERNS = [(compile_path(each.path)[0], each) for each in ENDPOINTS]
+
+
+def first_segment(path: str) -> str:
+    return f"/{path.split('/')[1]}"
+
+
+OPERATORS = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if each.work is Work.OPERATES))
+_MESSAGES = tuple(each.path for each in ENDPOINTS if each.dialect is ApiDialect.MESSAGES)
+
+
+@lru_cache(maxsize=1024)  # clients choose paths
+def endpoint_at(path: str) -> Endpoint | None:
+    """The row that this path belongs to."""
+    return next((each for pattern, each in _PATTERNS if pattern.match(path)), None)
+
+
+def is_below(path: str, places: tuple[str, ...]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
+
+
+def shows_operations(path: str) -> bool:
+    return is_below(path, OPERATORS)
+
+
+def without_slash(path: str) -> str:
+    """The path that is meant: a slash at its end changes nothing, except where operators look and at `/` itself."""
+    if path == "/" or not path.endswith("/") or shows_operations(path):
+        return path
+    bare = path.rstrip("/")
+    return bare if endpoint_at(bare) is not None else path
+
+
+def streams(path: str) -> bool:
+    """Whether the answer may be a stream of tokens."""
+    row = endpoint_at(path)
+    return row is not None and row.event is not None
+
+
+def work_at(method: str, path: str) -> Work:
+    """What a call counts as, also one that is refused then."""
+    if shows_operations(path):
+        return Work.OPERATES
+    if method != "POST":
+        return Work.LOOKS
+    row = endpoint_at(path)
+    return Work.COMPUTES if row is not None and row.work is Work.COMPUTES else Work.GENERATES
+
+
+def dialect_at(path: str) -> ApiDialect:
+    row = endpoint_at(path)
+    if row is not None:
+        return row.dialect
+    return ApiDialect.MESSAGES if is_below(path, _MESSAGES) else ApiDialect.OPENAI
+
+
+def merged_at(path: str) -> Merged | None:
+    row = endpoint_at(path) or endpoint_at(path.rstrip("/") or "/")
+    return row.merged if row is not None else None
+
+
+def routes_of(handlers: Mapping[str, Any]) -> list[BaseRoute]:
+    """Routes for the handlers of these rows, by the rows' paths."""
+    return [Route(path, handler, methods=[BY_PATH[path].method]) for path, handler in handlers.items()]

@@ -1,0 +1,261 @@
+"""Every endpoint of the HTTP API: what it is called, who may call it, what it reads and what it answers.
+
+A new endpoint is one row here and one handler. Routes, keys and limits, headers, CORS, the pages that speak for all
+processes, errors in the right dialect, `/openapi.json` and `/docs` follow from the row."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
+from gateway.dialects.described.answers import (
+    ChatAnswer,
+    ChatChunk,
+    CompletionAnswer,
+    CompletionChunk,
+    EmbeddingAnswer,
+    ErrorAnswer,
+)
+from gateway.dialects.described.messages import CountAnswer, MessageAnswer, MessageErrorAnswer, MessageEvent
+from gateway.dialects.described.native import (
+    DetokenizeAnswer,
+    SglangAnswer,
+    TokenAnswer,
+    TokenChunk,
+    TokenizeAnswer,
+    TokenizerInfo,
+)
+from gateway.dialects.described.pages import (
+    HealthAnswer,
+    LastRequests,
+    LoadAnswer,
+    ModelCard,
+    ModelCards,
+    PagesAnswer,
+    RequestSummary,
+    VersionAnswer,
+)
+from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
+from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
+from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
+from gateway.dialects.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
+from gateway.dialects.responses.types import ResponsesRequest
+from gateway.tenants.tenants import Work
+from mesh.sessions.page_reports import MOST_LISTED
+from mesh.telemetry import semconv
+
+TEXT = "text/plain"
+DEFAULT_LIMIT, MOST = 50, 512  # requests of /debug/requests
+
+
+class ApiDialect(Enum):
+    """How an endpoint spells errors, the end of a stream and signs of life."""
+
+    OPENAI = "openai"
+    RESPONSES = "responses"
+    MESSAGES = "messages"  # Anthropic's
+
+
+class Merged(Enum):
+    """How the answers of a gateway's processes become one."""
+
+    FIRST = "first"  # the one that knows the thing
+    HEALTH = "health"
+    LOAD = "load"
+    METRICS = "metrics"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    path: str  # parameters in braces; those that may hold slashes say `:path`
+    summary: str = ""  # empty: it is no part of the API's description
+    answer: Any = None  # msgspec type of the answer with status 200; TEXT: it is a text
+    body: Any = None  # msgspec type of the request's body; None: a GET without any
+    needs: tuple[str, ...] = ()  # fields of the body that must be there
+    either: tuple[str, ...] = ()  # fields of the body of which exactly one must be there
+    event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
+    work: Work = Work.LOOKS  # whose limits a call counts against, and what its caller needs
+    operation: str = ""  # what traces and metrics call it, where tokens are computed
+    dialect: ApiDialect = ApiDialect.OPENAI
+    merged: Merged | None = None  # None: the process that is asked answers for itself
+    also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
+    query: Mapping[str, Any] = field(default_factory=dict)  # parameters behind the path: name -> JSON schema
+    unknown: str = ""  # reason of the 404 where the path or a parameter names a thing that is not there
+
+    @property
+    def method(self) -> str:
+        return "get" if self.body is None else "post"
+
+    @property
+    def described_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return self.path.replace(":path}", "}")
+
+    @property
+    def error(self) -> Any:
+        """msgspec type of an error, as a whole answer and as the data of an event."""
+        return MessageErrorAnswer if self.dialect is ApiDialect.MESSAGES else ErrorAnswer
+
+    @property
+    def done(self) -> bool:
+        """Whether a stream ends with the event [DONE]."""
+        return self.dialect is not ApiDialect.MESSAGES
+
+
+ENDPOINTS = (
+    Endpoint(
+        "/v1/chat/completions",
+        "The next message of a chat",
+        ChatAnswer,
+        body=ChatRequest,
+        needs=("messages",),
+        event=ChatChunk,
+        work=Work.GENERATES,
+        operation=semconv.CHAT,
+    ),
+    Endpoint(
+        "/v1/completions",
+        "The text that follows one prompt or several",
+        CompletionAnswer,
+        body=CompletionRequest,
+        needs=("prompt",),
+        event=CompletionChunk,
+        work=Work.GENERATES,
+        operation=semconv.TEXT_COMPLETION,
+    ),
+    Endpoint(
+        "/v1/embeddings",
+        "Vectors of texts or token ids",
+        EmbeddingAnswer,
+        body=EmbeddingRequest,
+        needs=("input",),
+        work=Work.GENERATES,
+        operation=semconv.EMBEDDINGS,
+    ),
+    Endpoint(
+        "/v1/responses",
+        "The next items of a conversation",
+        ResponseAnswer,
+        body=ResponsesRequest,
+        needs=("input",),
+        event=ResponseEvent,
+        work=Work.GENERATES,
+        operation=semconv.CHAT,
+        dialect=ApiDialect.RESPONSES,
+    ),
+    Endpoint(
+        "/v1/messages",
+        "The next message of a conversation, in Anthropic's dialect",
+        MessageAnswer,
+        body=MessagesRequest,
+        needs=("messages",),
+        event=MessageEvent,
+        dialect=ApiDialect.MESSAGES,
+        work=Work.GENERATES,
+        operation=semconv.CHAT,
+    ),
+    Endpoint(
+        "/v1/messages/count_tokens",
+        "The number of tokens of the prompt that a message's request makes",
+        CountAnswer,
+        body=MessagesCountRequest,
+        needs=("messages",),
+        dialect=ApiDialect.MESSAGES,
+        work=Work.COMPUTES,
+        operation=semconv.CHAT,
+    ),
+    Endpoint("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
+    Endpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
+    Endpoint("/v1/models", "The served models", ModelCards),
+    Endpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
+    Endpoint(
+        "/tokenize",
+        "The token ids of a prompt or of a chat",
+        TokenizeAnswer,
+        body=TokenizeBody,
+        either=("prompt", "messages"),
+        work=Work.COMPUTES,
+    ),
+    Endpoint(
+        "/detokenize",
+        "The text of token ids",
+        DetokenizeAnswer,
+        body=DetokenizeBody,
+        needs=("tokens",),
+        work=Work.COMPUTES,
+    ),
+    Endpoint(
+        "/tokenizer_info",
+        "The model's tokenizer_config.json with its chat template",
+        TokenizerInfo,
+        query={"model": {"type": "string", "description": "where several are served"}},
+        unknown="UNKNOWN_MODEL",
+    ),
+    Endpoint(
+        "/inference/v1/generate",
+        "The token ids that follow token ids, in vLLM's dialect",
+        TokenAnswer,
+        body=TokenGenerateBody,
+        needs=("token_ids",),
+        event=TokenChunk,
+        work=Work.GENERATES,
+        operation=semconv.TEXT_COMPLETION,
+    ),
+    Endpoint(
+        "/generate",
+        "The text that follows a text or token ids, in SGLang's dialect",
+        SglangAnswer | list[SglangAnswer],
+        body=SglangBody,
+        either=("text", "input_ids"),
+        event=SglangAnswer,
+        work=Work.GENERATES,
+        operation=semconv.TEXT_COMPLETION,
+    ),
+    Endpoint(
+        "/health", "Whether a request can be served", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH
+    ),
+    Endpoint("/v1/health", "The same under another path", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH),
+    Endpoint("/load", "The number of choices that run and that wait", LoadAnswer, merged=Merged.LOAD),
+    Endpoint("/version", "The gateway's version", VersionAnswer),
+    Endpoint(
+        "/metrics", "The metrics of the whole mesh for Prometheus", TEXT, work=Work.OPERATES, merged=Merged.METRICS
+    ),
+    Endpoint(
+        "/debug/requests",
+        "The last requests, the newest first",
+        LastRequests,
+        query={"limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": DEFAULT_LIMIT}},
+        work=Work.OPERATES,
+        merged=Merged.LATEST,
+    ),
+    Endpoint(
+        "/debug/requests/{request_id:path}",
+        "One of the last requests with its spans",
+        RequestSummary,
+        query={"trace_id": {"type": "string", "description": "of one request, where several share the id"}},
+        unknown="UNKNOWN_REQUEST",
+        work=Work.OPERATES,
+        merged=Merged.FIRST,
+    ),
+    Endpoint(
+        "/debug/pages",
+        "Who holds the pages of every worker",
+        PagesAnswer,
+        query={
+            "worker": {"type": "string", "description": "name, address or id of one worker"},
+            "first": {"type": "integer", "minimum": 0, "default": 0},
+            "count": {"type": "integer", "minimum": 0, "maximum": MOST_LISTED, "default": 0},
+        },
+        work=Work.OPERATES,
+    ),
+    Endpoint("/metrics/", work=Work.OPERATES, merged=Merged.METRICS),
+    Endpoint("/ui", work=Work.OPERATES),
+    Endpoint("/ui/state", work=Work.OPERATES),
+    Endpoint("/ui/events", work=Work.OPERATES),
+    Endpoint("/ui/{name}", work=Work.OPERATES),
+    Endpoint("/openapi.json"),
+    Endpoint("/docs"),
+    Endpoint("/"),
+)
