@@ -12,13 +12,13 @@ from typing import TypeVar
 import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
 
 from gateway.answers.answer import Answer
 from gateway.answers.embedding import Embeddings, validate_embed
 from gateway.core.interface import Core
-from gateway.dialects.endpoints.paths import BY_PATH, routes_of
+from gateway.dialects.endpoints.paths import BY_PATH, paths_of, routes_of
 from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
@@ -97,7 +97,7 @@ class HttpApi:
         ]
         roots = dict.fromkeys(map(core.root, core.models()))
         together = described_together([models.of(root) for root in roots])
-        described = ApiReference(core.limits, together, [route.path for route in routes if isinstance(route, Route)])
+        described = ApiReference(core.limits, together, paths_of(routes))
         self.routes = [*routes, *described.routes()]
         routed: ASGIApp = Starlette(
             routes=self.routes,

@@ -9,12 +9,12 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute
 
 from gateway.core.client_errors import client_error
 from gateway.core.interface import Core
 from gateway.dialects.anthropic.errors import error_of
-from gateway.dialects.endpoints.paths import dialect_at, routes_of
+from gateway.dialects.endpoints.paths import dialect_at, paths_of, routes_of
 from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.shared.dialect import OPENAI
 from gateway.dialects.shared.headers import REQUEST_ID
@@ -32,7 +32,7 @@ OK, NOT_OK = "ok", "no worker can take a request"
 class InfoPages:
     def __init__(self, core: Core, models: ModelAssets, *, created: int, also: Sequence[BaseRoute]) -> None:
         self._core, self._models, self._created = core, models, created
-        pages = {"/v1/models", "/health"} | {route.path for route in also if isinstance(route, Route)}
+        pages = {"/v1/models", "/health"} | set(paths_of(also))
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
 
     def routes(self) -> list[BaseRoute]:

@@ -3,7 +3,7 @@
 A path that no row has belongs to the rows beside it: below `/ui`, `/debug` and `/metrics` lies what operators look at,
 below `/v1/messages` errors are Anthropic's."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -72,6 +72,10 @@ def dialect_at(path: str) -> ApiDialect:
 def merged_at(path: str) -> Merged | None:
     row = endpoint_at(path) or endpoint_at(path.rstrip("/") or "/")
     return row.merged if row is not None else None
+
+
+def paths_of(routes: Iterable[BaseRoute]) -> list[str]:
+    return [route.path for route in routes if isinstance(route, Route)]
 
 
 def routes_of(handlers: Mapping[str, Any]) -> list[BaseRoute]:
