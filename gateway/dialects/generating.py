@@ -12,13 +12,13 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.client_errors import client_error
-from gateway.dialects.endpoints.table import Endpoint
+from gateway.dialects.common.deadline import deadline_of, named
+from gateway.dialects.common.out import JSON, HttpOut
+from gateway.dialects.common.pieces import encode_pieces
+from gateway.dialects.common.plain_post import HttpHost
+from gateway.dialects.endpoints.table import ApiEndpoint
 from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.dialects.openai.request import HttpCaller
-from gateway.dialects.shared.deadline import deadline_of, named
-from gateway.dialects.shared.out import JSON, HttpOut
-from gateway.dialects.shared.pieces import encode_pieces
-from gateway.dialects.shared.plain_post import HttpHost
 from gateway.dialects.spoken import DIALECTS
 from gateway.fairness.loop_turns import Turns
 from gateway.http.errors import spent
@@ -43,7 +43,7 @@ class GeneratingEndpoint:
         self,
         host: GeneratingHost,
         begin: BeginReply,
-        row: Endpoint,
+        row: ApiEndpoint,
     ) -> None:
         self._host, self._begin, self._operation, self._dialect = host, begin, row.operation, DIALECTS[row.dialect]
 

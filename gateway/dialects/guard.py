@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import is_below, work_at
-from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
-from gateway.dialects.shared.sse import encode
 from gateway.dialects.spoken import spoken_at
 from gateway.fairness.client_turns import WHOSE
 from gateway.http import errors as http_errors

@@ -14,11 +14,11 @@ from starlette.routing import BaseRoute
 from gateway.core.client_errors import client_error
 from gateway.core.interface import Core
 from gateway.dialects.anthropic.errors import error_of
+from gateway.dialects.common.dialect import OPENAI
+from gateway.dialects.common.headers import REQUEST_ID
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import dialect_at, paths_of, routes_of
 from gateway.dialects.endpoints.table import ApiDialect
-from gateway.dialects.shared.dialect import OPENAI
-from gateway.dialects.shared.headers import REQUEST_ID
-from gateway.dialects.shared.sse import encode
 from gateway.dialects.spoken import spoken_at
 from gateway.http import errors as http_errors
 from gateway.prompts.by_model import ModelAssets

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.guard import admission_of
-from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
 from gateway.receipts.receipts import Receipts
 from gateway.receipts.signing import ALGORITHM, KeyFileError

@@ -1,10 +1,10 @@
 """The dialect that a path speaks."""
 
 from gateway.dialects.anthropic.errors import AnthropicDialect
+from gateway.dialects.common.dialect import OPENAI, Dialect
 from gateway.dialects.endpoints.paths import dialect_at
 from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.responses.errors import ResponsesDialect
-from gateway.dialects.shared.dialect import OPENAI, Dialect
 
 DIALECTS: dict[ApiDialect, Dialect] = {
     ApiDialect.OPENAI: OPENAI,

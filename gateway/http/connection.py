@@ -366,5 +366,5 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _host_and_port(name: Any) -> tuple[str, int] | None:
-    """Of the name of a socket; None where it has none, as that of a file."""
+    """Host and port in the name of a socket; None for one whose name is a file."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else None

@@ -120,7 +120,7 @@ class InProcessClient:
         self.later(lambda: self._transport.arrive(data))
 
     async def read(self) -> bytes:
-        """What has come since the last call, at least a byte; empty at the end of the connection."""
+        """The bytes that have come since the last call, at least one; empty at the end of the connection."""
         self.read_on()
         while not self._got and not self.ended:
             self._news.clear()

@@ -12,7 +12,7 @@ from gateway.http.writing import JoinedWrites
 from mesh.config.door_config import DoorConfig
 
 
-class OpenConnection(Protocol):
+class ServedConnection(Protocol):
     def drop(self) -> None:
         """End the connection at once, to make room for another one."""
 
@@ -23,8 +23,8 @@ class OpenConnection(Protocol):
 @dataclass(slots=True)
 class OpenConnections:
     limits: DoorConfig
-    every: set[OpenConnection] = field(default_factory=set)
-    without_request: dict[OpenConnection, None] = field(default_factory=dict)  # the oldest first
+    every: set[ServedConnection] = field(default_factory=set)
+    without_request: dict[ServedConnection, None] = field(default_factory=dict)  # the oldest first
     writes: JoinedWrites = field(default_factory=JoinedWrites)
     leaving: bool = False  # every further answer is the last one of its connection
     tasks: set["asyncio.Task[None]"] = field(default_factory=set)  # of requests
@@ -33,10 +33,10 @@ class OpenConnections:
     def count(self) -> int:
         return len(self.every)
 
-    def enter(self, connection: OpenConnection) -> None:
+    def enter(self, connection: ServedConnection) -> None:
         self.every.add(connection)
 
-    def leave(self, connection: OpenConnection) -> None:
+    def leave(self, connection: ServedConnection) -> None:
         self.every.discard(connection)
 
     def make_room(self) -> bool:

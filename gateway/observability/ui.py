@@ -12,8 +12,8 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from gateway.attaching.service import Gateway
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import routes_of
-from gateway.dialects.shared.sse import encode
 from gateway.http import errors as http_errors
 from gateway.observability.broadcast import Broadcast
 from gateway.observability.page_files import HEADERS, read_page_files

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gateway.dialects.shared.sse import ChatFrames, CompletionFrames, frame
+from gateway.dialects.common.sse import ChatFrames, CompletionFrames, frame
 from gateway.text.chat import ChatTemplate
 from gateway.text.controls import ControlTokens
 from gateway.text.formats import REASONING_FORMATS, TOOL_FORMATS

@@ -63,7 +63,7 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 def _gateway() -> None:
     from gateway.attaching.attaching import Attaching
     from gateway.dialects import api
-    from gateway.dialects.shared import out
+    from gateway.dialects.common import out
     from gateway.sequencing import sequencer
     from gateway.sequencing.reasons import ROOM
 

@@ -14,6 +14,7 @@ from gateway.http.connection import ClientConnection
 from gateway.http.in_process import InProcessClient
 from gateway.http.open_connections import OpenConnections
 from gateway.prompts.assets import Assets, load_assets
+from gateway.routing.router import Local
 from gateway.tracing.slo_limits import Limits
 from gateway.tracing.traces import SETTLE_SECONDS
 from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
@@ -31,9 +32,15 @@ def assets() -> Assets:
 
 
 class HttpMesh:
-    def __init__(self, *, limits: Limits | None = None, telemetry: RecordingTelemetry | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        limits: Limits | None = None,
+        telemetry: RecordingTelemetry | None = None,
+        local: Local = Local.AUTO,
+    ) -> None:
         self.telemetry = telemetry or RecordingTelemetry()
-        self.cluster = Cluster(1, telemetry=self.telemetry, limits=limits)
+        self.cluster = Cluster(1, telemetry=self.telemetry, limits=limits, local=local)
         traces = self.cluster.gateway.traces
         also = debug_routes(traces, lambda: 1000.0 + asyncio.get_running_loop().time())
         self.api = HttpApi(

@@ -52,7 +52,6 @@ SOCKET_FILES = {
     "mesh/network/grpc_accepting.py": "gRPC listens on a socket of its own",
     "cli/local_mesh/probe.py": "`baton health` dials the service beside it",
     "gateway/grpc/api.py": "the public gRPC server",
-    "gateway/grpc/generating.py": "the status codes of the public gRPC server",
     "gateway/grpc/errors.py": "the error that ends a call of the public gRPC server",
     "gateway/grpc/guard.py": "an interceptor of the public gRPC server",
     "gateway/http/server.py": "the public HTTP server",

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.sse import encode
 from mesh.errors import BatonError
 
 Json = dict[str, Any]

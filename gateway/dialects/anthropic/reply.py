@@ -13,8 +13,8 @@ from gateway.answers.answer import Answer
 from gateway.answers.events import Finished
 from gateway.answers.usage import usage_of
 from gateway.dialects.anthropic.errors import PING
+from gateway.dialects.common.sse import encode
 from gateway.dialects.openai.signed import signed
-from gateway.dialects.shared.sse import encode
 from gateway.dialects.translation.parts import AnswerPart, AnswerParts, Happened, PartKind, PartStep
 from gateway.receipts.receipts import OpenReceipt, noted_events
 from mesh.messages.jobs import End

@@ -1,6 +1,6 @@
 """The answers of the OpenAI API as msgspec types, for the API's description alone.
 
-The product writes answers piece by piece (gateway/dialects/openai/answer.py, gateway/dialects/shared/sse.py) and never
+The product writes answers piece by piece (gateway/dialects/openai/answer.py, gateway/dialects/common/sse.py) and never
 builds these objects. tests/unit/gateway/dialects/reference/test_described_answers.py holds answers and types together:
 an answer that has a member more or less than its type fails there."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route, compile_path
 
-from gateway.dialects.endpoints.table import ENDPOINTS, ApiDialect, Endpoint, Merged
+from gateway.dialects.endpoints.table import ENDPOINTS, ApiDialect, ApiEndpoint, Merged
 from gateway.tenants.tenants import Work
 
 BY_PATH = {each.path: each for each in ENDPOINTS}
@@ -25,7 +25,7 @@ _MESSAGES = tuple(each.path for each in ENDPOINTS if each.dialect is ApiDialect.
 
 
 @lru_cache(maxsize=1024)  # clients choose paths
-def endpoint_at(path: str) -> Endpoint | None:
+def endpoint_at(path: str) -> ApiEndpoint | None:
     """The row that this path belongs to."""
     return next((each for pattern, each in _PATTERNS if pattern.match(path)), None)
 
@@ -53,7 +53,7 @@ def streams(path: str) -> bool:
 
 
 def work_at(method: str, path: str) -> Work:
-    """What a call counts as, also one that is refused then."""
+    """The work that a call counts as, also one that is refused then."""
     if shows_operations(path):
         return Work.OPERATES
     if method != "POST":

@@ -68,7 +68,7 @@ class Merged(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ApiEndpoint:
     path: str  # parameters in braces; those that may hold slashes say `:path`
     summary: str = ""  # empty: it is no part of the API's description
     answer: Any = None  # msgspec type of the answer with status 200; TEXT: it is a text
@@ -105,7 +105,7 @@ class Endpoint:
 
 
 ENDPOINTS = (
-    Endpoint(
+    ApiEndpoint(
         "/v1/chat/completions",
         "The next message of a chat",
         ChatAnswer,
@@ -115,7 +115,7 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.CHAT,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/v1/completions",
         "The text that follows one prompt or several",
         CompletionAnswer,
@@ -125,7 +125,7 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.TEXT_COMPLETION,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/v1/embeddings",
         "Vectors of texts or token ids",
         EmbeddingAnswer,
@@ -134,7 +134,7 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.EMBEDDINGS,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/v1/responses",
         "The next items of a conversation",
         ResponseAnswer,
@@ -145,7 +145,7 @@ ENDPOINTS = (
         operation=semconv.CHAT,
         dialect=ApiDialect.RESPONSES,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/v1/messages",
         "The next message of a conversation, in Anthropic's dialect",
         MessageAnswer,
@@ -156,7 +156,7 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.CHAT,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/v1/messages/count_tokens",
         "The number of tokens of the prompt that a message's request makes",
         CountAnswer,
@@ -166,11 +166,11 @@ ENDPOINTS = (
         work=Work.COMPUTES,
         operation=semconv.CHAT,
     ),
-    Endpoint("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
-    Endpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
-    Endpoint("/v1/models", "The served models", ModelCards),
-    Endpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
-    Endpoint(
+    ApiEndpoint("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
+    ApiEndpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
+    ApiEndpoint("/v1/models", "The served models", ModelCards),
+    ApiEndpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
+    ApiEndpoint(
         "/tokenize",
         "The token ids of a prompt or of a chat",
         TokenizeAnswer,
@@ -178,7 +178,7 @@ ENDPOINTS = (
         either=("prompt", "messages"),
         work=Work.COMPUTES,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/detokenize",
         "The text of token ids",
         DetokenizeAnswer,
@@ -186,14 +186,14 @@ ENDPOINTS = (
         needs=("tokens",),
         work=Work.COMPUTES,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/tokenizer_info",
         "The model's tokenizer_config.json with its chat template",
         TokenizerInfo,
         query={"model": {"type": "string", "description": "where several are served"}},
         unknown="UNKNOWN_MODEL",
     ),
-    Endpoint(
+    ApiEndpoint(
         "/inference/v1/generate",
         "The token ids that follow token ids, in vLLM's dialect",
         TokenAnswer,
@@ -203,7 +203,7 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.TEXT_COMPLETION,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/generate",
         "The text that follows a text or token ids, in SGLang's dialect",
         SglangAnswer | list[SglangAnswer],
@@ -213,16 +213,18 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.TEXT_COMPLETION,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/health", "Whether a request can be served", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH
     ),
-    Endpoint("/v1/health", "The same under another path", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH),
-    Endpoint("/load", "The number of choices that run and that wait", LoadAnswer, merged=Merged.LOAD),
-    Endpoint("/version", "The gateway's version", VersionAnswer),
-    Endpoint(
+    ApiEndpoint(
+        "/v1/health", "The same under another path", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH
+    ),
+    ApiEndpoint("/load", "The number of choices that run and that wait", LoadAnswer, merged=Merged.LOAD),
+    ApiEndpoint("/version", "The gateway's version", VersionAnswer),
+    ApiEndpoint(
         "/metrics", "The metrics of the whole mesh for Prometheus", TEXT, work=Work.OPERATES, merged=Merged.METRICS
     ),
-    Endpoint(
+    ApiEndpoint(
         "/debug/requests",
         "The last requests, the newest first",
         LastRequests,
@@ -230,7 +232,7 @@ ENDPOINTS = (
         work=Work.OPERATES,
         merged=Merged.LATEST,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/debug/requests/{request_id:path}",
         "One of the last requests with its spans",
         RequestSummary,
@@ -239,7 +241,7 @@ ENDPOINTS = (
         work=Work.OPERATES,
         merged=Merged.FIRST,
     ),
-    Endpoint(
+    ApiEndpoint(
         "/debug/pages",
         "Who holds the pages of every worker",
         PagesAnswer,
@@ -250,12 +252,12 @@ ENDPOINTS = (
         },
         work=Work.OPERATES,
     ),
-    Endpoint("/metrics/", work=Work.OPERATES, merged=Merged.METRICS),
-    Endpoint("/ui", work=Work.OPERATES),
-    Endpoint("/ui/state", work=Work.OPERATES),
-    Endpoint("/ui/events", work=Work.OPERATES),
-    Endpoint("/ui/{name}", work=Work.OPERATES),
-    Endpoint("/openapi.json"),
-    Endpoint("/docs"),
-    Endpoint("/"),
+    ApiEndpoint("/metrics/", work=Work.OPERATES, merged=Merged.METRICS),
+    ApiEndpoint("/ui", work=Work.OPERATES),
+    ApiEndpoint("/ui/state", work=Work.OPERATES),
+    ApiEndpoint("/ui/events", work=Work.OPERATES),
+    ApiEndpoint("/ui/{name}", work=Work.OPERATES),
+    ApiEndpoint("/openapi.json"),
+    ApiEndpoint("/docs"),
+    ApiEndpoint("/"),
 )

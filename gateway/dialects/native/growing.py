@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.answers.events import Delta
-from gateway.dialects.shared.pieces import encode_pieces
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.pieces import encode_pieces
+from gateway.dialects.common.sse import encode
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.jobs import Token
 

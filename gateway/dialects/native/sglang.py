@@ -10,12 +10,12 @@ from typing import Any
 from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Finished, merge
 from gateway.core.interface import PromptScores
+from gateway.dialects.common.pieces import JsonPieces, encode_pieces, in_thread
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.growing import GrowingChoice, Triples
 from gateway.dialects.native.types import SglangBody, SglangSampling, check_off, idle_fields
 from gateway.dialects.openai.reply import BaseReply, Pairs, numbered
 from gateway.dialects.openai.types import CompletionRequest
-from gateway.dialects.shared.pieces import JsonPieces, encode_pieces, in_thread
 from gateway.prompts.assets import Assets
 from gateway.receipts.answers.fields import SentAnswer
 from gateway.receipts.answers.growing import grown, shape

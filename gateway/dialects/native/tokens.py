@@ -13,12 +13,12 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from gateway.core.interface import Core
+from gateway.dialects.common.plain_post import AnsweredAtOnce, HttpHost
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.info import error_page
 from gateway.dialects.native.types import DetokenizeBody, TokenizeBody
 from gateway.dialects.openai.request import CHAT_FIELDS, HttpCaller
-from gateway.dialects.shared.plain_post import AnsweredAtOnce, HttpHost
-from gateway.dialects.shared.sse import encode
 from gateway.prompts.assets import Assets
 from gateway.prompts.by_model import ModelAssets
 from gateway.prompts.lengths import validate_length

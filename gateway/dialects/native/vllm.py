@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from gateway.answers.events import Delta, Event
+from gateway.dialects.common.pieces import GrowingList
+from gateway.dialects.common.sse import encode, frame
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.types import TokenGenerateBody, VllmSampling, check_off, idle_fields
 from gateway.dialects.openai.answer import Json, chat_logprobs, finish_fields
 from gateway.dialects.openai.reply import BaseReply, Pairs
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.openai.types import CompletionRequest
-from gateway.dialects.shared.pieces import GrowingList
-from gateway.dialects.shared.sse import encode, frame
 from gateway.prompts.assets import Assets
 from gateway.receipts.receipts import OpenReceipt
 from mesh.errors import InvalidRequest

@@ -1,6 +1,6 @@
 """Parts of an answer as objects of the OpenAI API: logprobs, finish reasons, tool calls, usage, whole choices.
 
-gateway/dialects/shared/sse.py has the frames of streamed answers."""
+gateway/dialects/common/sse.py has the frames of streamed answers."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from gateway.answers.events import Delta, Finished
 from gateway.answers.usage import TokenUsage
-from gateway.dialects.shared.pieces import GrowingList, JsonPieces
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.pieces import GrowingList, JsonPieces
+from gateway.dialects.common.sse import encode
 from gateway.text.tool_calls import ToolCall
 from mesh.messages.jobs import End, Token
 

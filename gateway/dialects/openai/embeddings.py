@@ -6,11 +6,11 @@ import struct
 from collections.abc import AsyncGenerator
 
 from gateway.answers.embedding import Embeddings, EmbedRequest, check_count
+from gateway.dialects.common.pieces import JsonPieces
+from gateway.dialects.common.sse import encode
 from gateway.dialects.openai.answer import Json, fingerprint_of
 from gateway.dialects.openai.request import HttpCaller
 from gateway.dialects.openai.types import EmbeddingRequest
-from gateway.dialects.shared.pieces import JsonPieces
-from gateway.dialects.shared.sse import encode
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.prompts.prompt import encode_text

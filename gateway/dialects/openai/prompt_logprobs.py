@@ -1,7 +1,7 @@
 """Logprobs of prompts as JSON of the OpenAI API: vLLM's `prompt_logprobs`, and completions that echo their prompt.
 
 A long prompt has a million entries, so both are rendered in slices; each is made in a thread
-(gateway/dialects/shared/pieces.py)."""
+(gateway/dialects/common/pieces.py)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from gateway.core.interface import PromptScores, ScoredToken
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.sse import encode
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 

@@ -14,6 +14,8 @@ from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Event, merge
 from gateway.answers.plain_path import SendText
 from gateway.answers.usage import timings_of, usage_of
+from gateway.dialects.common.pieces import JsonPieces, in_thread
+from gateway.dialects.common.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.dialects.openai.answer import (
     NUMBERED,
     ChatScores,
@@ -34,8 +36,6 @@ from gateway.dialects.openai.answer import (
 from gateway.dialects.openai.prompt_logprobs import EchoedSlice, echoed_slices, prompt_logprobs
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest
-from gateway.dialects.shared.pieces import JsonPieces, in_thread
-from gateway.dialects.shared.sse import ChatFrames, CompletionFrames, Frames, with_member
 from gateway.prompts.assets import Assets
 from gateway.receipts.receipts import OpenReceipt, noted_events
 from gateway.validation.client_request import ClientRequest

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from gateway.dialects.shared.pieces import encode_pieces
+from gateway.dialects.common.pieces import encode_pieces
 from gateway.receipts.receipts import OpenReceipt
 
 

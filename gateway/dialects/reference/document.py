@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.dialects.described.answers import ErrorAnswer
 from gateway.dialects.endpoints.paths import is_below, shows_operations
-from gateway.dialects.endpoints.table import ENDPOINTS, TEXT, Endpoint
+from gateway.dialects.endpoints.table import ENDPOINTS, TEXT, ApiEndpoint
 from gateway.dialects.info import package_version
 from gateway.dialects.openai.body import HINTS
 from gateway.dialects.reference.bounds import bounds
@@ -70,7 +70,7 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
     }
 
 
-def _with_body(rows: list[Endpoint]) -> list[Endpoint]:
+def _with_body(rows: list[ApiEndpoint]) -> list[ApiEndpoint]:
     return [row for row in rows if row.body is not None]
 
 
@@ -84,7 +84,7 @@ def _bind(schema: Json, known: dict[str, dict[str, Json]]) -> None:
             branch.update(more)
 
 
-def _finish_body(schema: Json, row: Endpoint) -> None:
+def _finish_body(schema: Json, row: ApiEndpoint) -> None:
     """Fields that must be there, and those that are taken and change nothing."""
     properties = schema["properties"]
     for name in row.needs:
@@ -104,7 +104,7 @@ def _alone(name: str, others: tuple[str, ...]) -> Json:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}, **absent}}
 
 
-def _operation(row: Endpoint, by_type: dict[str, Json], bodies: dict[str, Json], limits: DoorConfig) -> Json:
+def _operation(row: ApiEndpoint, by_type: dict[str, Json], bodies: dict[str, Json], limits: DoorConfig) -> Json:
     found: Json = {
         "operationId": _name_of(row),
         "summary": row.summary,
@@ -124,28 +124,28 @@ def _operation(row: Endpoint, by_type: dict[str, Json], bodies: dict[str, Json],
     return {row.method: found}
 
 
-def _is_guarded(row: Endpoint, limits: DoorConfig) -> bool:
+def _is_guarded(row: ApiEndpoint, limits: DoorConfig) -> bool:
     """Whether the caller needs a key."""
     return limits.keys_file is not None and (row.method != "get" or not is_below(row.path, limits.keys_open_paths))
 
 
-def _error_type(row: Endpoint, status: int, by_type: dict[str, Json]) -> Json:
+def _error_type(row: ApiEndpoint, status: int, by_type: dict[str, Json]) -> Json:
     """The gateway refuses a connection before it knows the path, and then always in OpenAI's form."""
     kinds = [by_type[repr(row.error)], by_type[repr(ErrorAnswer)]]
     return {"anyOf": kinds} if kinds[0] != kinds[1] and status in _CONNECTION | _OWN else kinds[0]
 
 
-def _name_of(row: Endpoint) -> str:
+def _name_of(row: ApiEndpoint) -> str:
     return re.sub(r"\W+", "_", f"{row.method}{row.described_path}").strip("_")
 
 
-def _parameters(row: Endpoint) -> list[Json]:
+def _parameters(row: ApiEndpoint) -> list[Json]:
     inside = {name: {"type": "string", "minLength": 1} for name in re.findall(r"{(\w+)}", row.described_path)}
     found = [{"name": name, "in": "path", "required": True, "schema": schema} for name, schema in inside.items()]
     return found + [{"name": name, "in": "query", "schema": schema} for name, schema in row.query.items()]
 
 
-def _answer(row: Endpoint, by_type: dict[str, Json]) -> Json:
+def _answer(row: ApiEndpoint, by_type: dict[str, Json]) -> Json:
     if row.answer == TEXT:
         text = {"schema": {"type": "string"}}
         kinds: Json = {TEXT: text, "application/openmetrics-text": text}
@@ -158,7 +158,7 @@ def _answer(row: Endpoint, by_type: dict[str, Json]) -> Json:
     return found
 
 
-def _event(row: Endpoint, by_type: dict[str, Json]) -> Json:
+def _event(row: ApiEndpoint, by_type: dict[str, Json]) -> Json:
     """One server-sent event as parsed: JSON of the row's type, an error in mid-stream, or the end."""
     kinds = {"anyOf": [by_type[repr(row.event)], by_type[repr(row.error)]]}
     coded = {"type": "string", "contentMediaType": _JSON, "contentSchema": kinds}
@@ -194,7 +194,7 @@ def _error(status: int, reasons: list[str], schema: Json) -> Json:
     return found
 
 
-def _errors(row: Endpoint, *, guarded: bool) -> dict[int, list[str]]:
+def _errors(row: ApiEndpoint, *, guarded: bool) -> dict[int, list[str]]:
     """Status -> reasons of the errors that this endpoint may answer with. `guarded`: it asks for a key."""
     found: dict[int, list[str]] = {}
     kinds = [kind for kind in _closed_list() if kind not in _KEYS]

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.reference.document import Json, document
 from gateway.dialects.reference.models import DescribedModel
 from gateway.dialects.reference.page import POLICY, page
-from gateway.dialects.shared.sse import encode
 from mesh.config.door_config import DoorConfig
 
 

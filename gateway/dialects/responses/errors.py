@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from gateway.dialects.common.dialect import OpenAiDialect
 from gateway.dialects.responses.reply import ResponsesReply
-from gateway.dialects.shared.dialect import OpenAiDialect
 from mesh.errors import BatonError
 
 

@@ -5,8 +5,8 @@ Step 8 of a request's life over HTTP. The constant part of a delta is rendered o
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.dialects.shared.pieces import JsonPieces, encode_pieces
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.pieces import JsonPieces, encode_pieces
+from gateway.dialects.common.sse import encode
 from gateway.dialects.translation.parts import AnswerPart, PartKind
 
 Json = dict[str, Any]

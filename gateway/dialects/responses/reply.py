@@ -9,11 +9,11 @@ from typing import Any
 from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Finished
 from gateway.answers.usage import TokenUsage, timings_of, usage_of
+from gateway.dialects.common.sse import DONE, encode
 from gateway.dialects.openai.answer import chat_logprobs, fingerprint_of
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.responses.events import OutputItems, ResponseEvents
 from gateway.dialects.responses.types import ResponsesRequest
-from gateway.dialects.shared.sse import DONE, encode
 from gateway.dialects.translation.parts import AnswerParts, Happened, PartKind, PartStep
 from gateway.prompts.assets import Assets
 from gateway.receipts.receipts import OpenReceipt, noted_events

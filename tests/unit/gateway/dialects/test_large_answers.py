@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gateway.answers.events import Delta
+from gateway.dialects.common.pieces import encode_pieces
+from gateway.dialects.common.sse import encode
 from gateway.dialects.openai.answer import NUMBERED, ChatScores, CompletionScores, chat_logprobs, completion_logprobs
-from gateway.dialects.shared.pieces import encode_pieces
-from gateway.dialects.shared.sse import encode
 from gateway.prompts.assets import load_assets
 from mesh.config.door_config import DoorConfig
 from mesh.messages.jobs import Token

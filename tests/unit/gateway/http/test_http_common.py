@@ -9,7 +9,7 @@ import httpx2 as httpx
 import pytest
 
 from gateway.dialects.api import HttpApi
-from gateway.dialects.shared.cors import Cors
+from gateway.dialects.common.cors import Cors
 from gateway.http.coding import reads_gzip
 from gateway.prompts.assets import Assets
 from mesh.config.config_checks import ConfigError

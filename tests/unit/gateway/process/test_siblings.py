@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from cli.local_mesh.loop import PreciseLoop
+from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID
 from gateway.dialects.guard import KeyGuard
-from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
 from gateway.process import whole_pages as pages
 from gateway.process.siblings import OwnAnswer, Question, Siblings
 from gateway.process.whole_pages import WholePages

@@ -8,7 +8,7 @@ from google.protobuf import json_format
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.dialects.anthropic.errors import AnthropicDialect
-from gateway.dialects.shared.dialect import OpenAiDialect
+from gateway.dialects.common.dialect import OpenAiDialect
 from gateway.receipts.answers.fields import SentAnswer, covered
 from gateway.receipts.answers.file import read_answer
 from gateway.receipts.draft import DraftHead, ReceiptDraft

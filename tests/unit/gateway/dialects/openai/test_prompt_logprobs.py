@@ -9,9 +9,9 @@ import openai
 import pytest
 
 from gateway.core.interface import PromptScores
+from gateway.dialects.common.pieces import JsonPieces, encode_pieces, in_thread
 from gateway.dialects.openai.answer import CompletionScores
 from gateway.dialects.openai.prompt_logprobs import SLICE, echoed_slices, prompt_logprobs
-from gateway.dialects.shared.pieces import JsonPieces, encode_pieces, in_thread
 from gateway.prompts.assets import Assets
 from tests.unit.gateway.conftest import FakeCore, FakeExamination
 

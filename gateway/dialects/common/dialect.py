@@ -5,7 +5,7 @@ gateway/dialects/responses/errors.py have the others."""
 
 from typing import Any, Protocol
 
-from gateway.dialects.shared.sse import DONE, frame
+from gateway.dialects.common.sse import DONE, frame
 from gateway.http import errors as http_errors
 from mesh.errors import BatonError
 

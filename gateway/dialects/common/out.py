@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 
 from starlette.types import Send
 
-from gateway.dialects.shared.dialect import OPENAI, Dialect
-from gateway.dialects.shared.pieces import PIECE_BYTES
-from gateway.dialects.shared.sse import encode
+from gateway.dialects.common.dialect import OPENAI, Dialect
+from gateway.dialects.common.pieces import PIECE_BYTES
+from gateway.dialects.common.sse import encode
 from gateway.http import errors as http_errors
 from gateway.http.writing import ClientWriter
 from gateway.tracing.record import RequestRecord

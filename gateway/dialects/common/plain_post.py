@@ -6,9 +6,9 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.client_errors import client_error
+from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID
+from gateway.dialects.common.out import JSON, HttpOut
 from gateway.dialects.openai.request import HttpCaller
-from gateway.dialects.shared.headers import MORE_HEADERS, REQUEST_ID
-from gateway.dialects.shared.out import JSON, HttpOut
 from gateway.fairness.loop_turns import Turns
 from gateway.http.read import BodyReader, ClientGone
 from gateway.http.writing import connection_of

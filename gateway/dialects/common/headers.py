@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gateway.dialects.common.cors import Cors
 from gateway.dialects.endpoints.paths import streams, without_slash
-from gateway.dialects.shared.cors import Cors
 from gateway.fairness.client_turns import WHOSE
 from gateway.http.coding import compressing, reads_gzip
 from gateway.validation.client_request import is_request_id

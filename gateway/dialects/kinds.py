@@ -1,0 +1,154 @@
+"""What each endpoint that generates has of its own: steps 1 and 8 of a request's life over HTTP.
+
+gateway/dialects/opening.py calls these, in the order of their methods."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from gateway.dialects.anthropic.reply import MessagesReply
+from gateway.dialects.anthropic.request import translate as translate_message
+from gateway.dialects.anthropic.request import translate_count
+from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
+from gateway.dialects.native.dialect import CompletionDialect
+from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
+from gateway.dialects.openai.request import parse_chat, parse_completion
+from gateway.dialects.openai.types import ChatRequest, CompletionRequest
+from gateway.dialects.opening import BegunAnswers, Opened
+from gateway.dialects.responses.reply import ResponsesReply
+from gateway.dialects.responses.request import translate as translate_response
+from gateway.dialects.responses.types import ResponsesRequest
+from gateway.dialects.translation.chat import when_idle
+from gateway.dialects.translation.reading import Ignored
+from gateway.validation.client_request import ClientRequest
+from mesh.errors import InvalidRequest
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+CONTINUED = "continue_final_message"
+
+
+class Chat:
+    body = ChatRequest
+
+    async def translate(self, body: ChatRequest, ignored: Ignored) -> tuple[ChatRequest, None]:
+        return body, None
+
+    async def read(self, opened: Opened[ChatRequest]) -> Sequence[ClientRequest]:
+        return [await parse_chat(opened.body, opened.assets, opened.caller)]
+
+    def reply(self, opened: Opened[ChatRequest], begun: BegunAnswers) -> Reply:
+        return ChatReply(opened.body, begun.pairs, opened.assets, created=begun.created, receipt=begun.receipt)
+
+
+class Completion:
+    body = CompletionRequest
+
+    async def translate(self, body: CompletionRequest, ignored: Ignored) -> tuple[CompletionRequest, None]:
+        return body, None
+
+    async def read(self, opened: Opened[CompletionRequest]) -> Sequence[ClientRequest]:
+        return await parse_completion(opened.body, opened.assets, opened.caller)
+
+    def reply(self, opened: Opened[CompletionRequest], begun: BegunAnswers) -> Reply:
+        return CompletionReply(opened.body, begun.pairs, opened.assets, created=begun.created, receipt=begun.receipt)
+
+
+class Native(Generic[Body]):
+    """A dialect that is a completion under other names."""
+
+    def __init__(self, dialect: CompletionDialect[Body]) -> None:
+        self.body, self._dialect = dialect.body, dialect
+
+    async def translate(self, body: Body, ignored: Ignored) -> tuple[CompletionRequest, None]:
+        names = list[str]()
+        plain = self._dialect.translate(body, names)
+        ignored.update(dict.fromkeys(names))
+        return plain, None
+
+    async def read(self, opened: Opened[Body]) -> Sequence[ClientRequest]:
+        dialect, context, pool = self._dialect, opened.context, opened.facts.largest_pool_tokens
+        dialect.check(opened.body, opened.plain, opened.limits, context)
+        room = min(context, pool or context)
+        return await dialect.requests(opened.body, opened.plain, opened.assets, opened.caller, room=room)
+
+    def reply(self, opened: Opened[Body], begun: BegunAnswers) -> Reply:
+        body, plain, assets = opened.body, opened.plain, opened.assets
+        return self._dialect.reply(body, plain, begun.pairs, assets, begun.created, begun.receipt)
+
+
+class Responses:
+    body = ResponsesRequest
+
+    async def translate(self, body: ResponsesRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
+        asked = await _translated(translate_response, body, ignored)
+        return asked.chat.body, asked
+
+    async def read(self, opened: Opened[ResponsesRequest]) -> Sequence[ClientRequest]:
+        return [await parse_chat(opened.plain, opened.assets, opened.caller, opened.asked.chat.spelling)]
+
+    def reply(self, opened: Opened[ResponsesRequest], begun: BegunAnswers) -> Reply:
+        (valid,), ((_, answer),) = begun.valid, begun.pairs
+        repeated, clock = opened.asked.repeated, begun.clock
+        return ResponsesReply(opened.body, repeated, valid, answer, opened.assets, clock=clock, receipt=begun.receipt)
+
+
+class Messages:
+    body = MessagesRequest
+
+    async def translate(self, body: MessagesRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
+        asked = await _translated(translate_message, body, ignored)
+        return asked.chat.body, asked
+
+    async def read(self, opened: Opened[MessagesRequest]) -> Sequence[ClientRequest]:
+        request = await self._parsed(opened)
+        room = room_for(request, opened)
+        fills = request.max_tokens is not None and request.max_tokens > room > 0
+        return [replace(request, max_tokens=room) if fills else request]
+
+    async def _parsed(self, opened: Opened[MessagesRequest]) -> ClientRequest:
+        continued = opened.asked.continued
+        try:
+            return await parse_chat(opened.plain, opened.assets, opened.caller, opened.asked.chat.spelling)
+        except InvalidRequest as error:
+            if error.field != CONTINUED or continued is None:
+                raise
+            what = (
+                "the model's chat template cannot leave it open for the answer to continue; end with a user's message"
+            )
+            raise InvalidRequest(continued, f"{continued}: {what}") from None
+
+    def reply(self, opened: Opened[MessagesRequest], begun: BegunAnswers) -> Reply:
+        ((request, answer),) = begun.pairs
+        return MessagesReply(
+            answer,
+            request_id=request.request_id,
+            stream=bool(opened.body.stream),
+            model=opened.body.model or opened.assets.name,
+            shows_thinking=opened.asked.shows_thinking,
+            fills_context=request.max_tokens is None or request.max_tokens != opened.plain.max_tokens,
+            receipt=begun.receipt,
+        )
+
+
+class MessagesCount:
+    """A prompt whose tokens are counted, and not answered."""
+
+    body = MessagesCountRequest
+
+    async def translate(self, body: MessagesCountRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
+        asked = await _translated(translate_count, body, ignored)
+        return asked.chat.body, asked
+
+
+def room_for(request: ClientRequest, opened: Opened[Any]) -> int:
+    """Tokens that context and the largest pool leave for the answer."""
+    limits = (opened.assets.context_tokens, opened.facts.context_tokens, opened.facts.largest_pool_tokens)
+    return min(limit for limit in limits if limit) - len(request.prompt)
+
+
+async def _translated(translate: Callable[[Any, Ignored], Any], body: msgspec.Struct, ignored: Ignored) -> Any:
+    values = [getattr(body, name) for name in body.__struct_fields__]
+    return await when_idle(partial(translate, body, ignored), values)
