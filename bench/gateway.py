@@ -39,7 +39,7 @@ BLOCKS = ("longest_block_ms", "longest_busy_ms")
 @dataclass(frozen=True, slots=True)
 class DoorLoad:
     clients: int
-    seconds: float  # of one turn
+    seconds: float  # length of one turn
     turns: int
     requests: int  # first tokens of one turn
     drops: int

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-END = b"\n\n\r\n"  # of an event, and of the chunk that it is in
+END = b"\n\n\r\n"  # bytes that end an event, and the chunk that it is in
 
 
 class StreamClient(asyncio.Protocol):

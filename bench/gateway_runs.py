@@ -10,9 +10,9 @@ from bench.gateway_hostile import Say, attack, attacks, half_sent
 from bench.gateway_targets import GatewayTarget, Target
 
 WINDOW = 4  # steps under way at once, as a worker that computes ahead of the network
-MOST_TOKENS = 2000  # of one stream; the built-in model has a context of 2048
+MOST_TOKENS = 2000  # tokens of one stream, at most; the built-in model has a context of 2048
 ATTACK_SECONDS = 5.0
-UNREAD_CHOICES = 16  # of a stream whose client does not read: many, so that it is behind soon
+UNREAD_CHOICES = 16  # choices in a stream whose client does not read: many, so that it is behind soon
 
 
 def ignore(client: StreamClient, count: int) -> None:

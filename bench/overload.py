@@ -45,7 +45,7 @@ class OverloadClients:
 
     def __init__(self, http_address: str, seed: int) -> None:
         self.port, self._random, self._address = int(http_address.rpartition(":")[2]), Random(seed), http_address
-        self.limits: GoodputLimits | None = None  # of clients that do not wait longer
+        self.limits: GoodputLimits | None = None  # how long clients wait follows from it; None: requests do not say
 
     def one(self) -> PreparedRequest:
         kind = self._random.choice(KINDS)

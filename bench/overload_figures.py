@@ -38,7 +38,7 @@ class Served:
     prompt_tokens: int
     answer_tokens: int
     came: float
-    status: int  # of the HTTP answer; 0: there was none
+    status: int  # HTTP status; 0: there was no answer
     first: float = 0.0  # when the first token came
     last: float = 0.0
     ended: float = 0.0

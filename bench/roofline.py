@@ -25,7 +25,7 @@ from mesh.config.common_config import default_cache_folder
 
 ROWS = {"decode_b1": 1, "decode_b8": 8, "decode_b32": 32, "prefill_512": 512, "prefill_2048": 2048}
 SHARES = {"decode_b1": 0.80, "decode_b8": 0.65, "decode_b32": 0.65, "prefill_512": 0.25, "prefill_2048": 0.25}
-INTEGER_SHARES = {"decode_b1_int8": 0.85, "decode_b1_int4": 0.75}  # of the others only ratios to bf16 are targets
+INTEGER_SHARES = {"decode_b1_int8": 0.85, "decode_b1_int4": 0.75}  # targets of integers; at other points they have none
 PREFILL_WITHOUT_TILES = 0.75
 PRECISIONS = ("bf16", "int8", "int4")
 TORCH = ("prefill_512", "prefill_2048", "decode_b1")

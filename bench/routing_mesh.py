@@ -23,9 +23,9 @@ from mesh.messages.reports import Load, PrefixChange
 PREFILLS, DECODES = 4, 4
 PREFILL_SPEED = 8000.0  # prompt tokens per second
 DECODE_STEP_SECONDS, DECODE_ROW_SECONDS = 0.02, 0.0005
-LOCAL_SHARE = 0.25  # of prefill's speed that a decode worker has left for prompts beside its batch
-PAGE_SECONDS = 0.002  # of a block on its way
-CACHE_BLOCKS = 2000  # of each worker
+LOCAL_SHARE = 0.25  # share of prefill's speed that a decode worker has left for prompts beside its batch
+PAGE_SECONDS = 0.002  # time that a block is on its way
+CACHE_BLOCKS = 2000  # blocks that each worker's cache holds
 
 
 @dataclass(slots=True)

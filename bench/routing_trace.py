@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 
 BLOCK_TOKENS = 512
-SYSTEM_BLOCKS = 3  # of each application's system prompt
+SYSTEM_BLOCKS = 3  # blocks in each application's system prompt
 APPLICATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
     seconds: float  # since the first request
-    tokens: int  # of the prompt
+    tokens: int  # length of the prompt
     answer: int  # tokens
     blocks: tuple[bytes, ...]  # names of the prompt's full blocks
 

@@ -14,7 +14,7 @@ from mesh.messages.reports import Hello, Load, PrefixChange
 
 PAGE_TOKENS, MODEL, NUMERICS = 32, "m", "class"
 SHAPE = opaque_pages((16, 1 << 16), content=MODEL, page_tokens=PAGE_TOKENS)
-LONGEST_BLOCKS = 128  # of a conversation
+LONGEST_BLOCKS = 128  # bound on the blocks that a conversation adds, and on those that a request repeats
 SYSTEM_BLOCKS = 16  # which half of the conversations share
 REPORTS = 8  # workers that report between two decisions
 POOL_PAGES = 4096

@@ -31,7 +31,7 @@ ARRANGEMENTS = {
 }
 COMMON = {"worker.speculation": "off", "gateway.queue_seconds": "0", "worker.prefix_cache": "false"}
 WARM_SECONDS = 3.0
-LONGEST_SECONDS = 120.0  # of a turn, on slow machines
+LONGEST_SECONDS = 120.0  # bound on a turn, on slow machines
 
 
 async def bench(options: argparse.Namespace) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from tests.harness.mesh import ProcessMesh, process_mesh
 
 DELAY_SECONDS = 0.08
 PROMPT_TOKENS, NEW_TOKENS = 300, 24
-MOST_ROUNDS = 3  # of so many pairs
-LOW, HIGH, ELSEWHERE = 0.7, 1.6, 0.3  # of the delay
+MOST_ROUNDS = 3  # rounds at one stage, each of `repeats` pairs; the first one without a problem is the last
+LOW, HIGH, ELSEWHERE = 0.7, 1.6, 0.3  # shares of the delay: least and most growth of its span, most growth of another
 SETTINGS = {
     "gateway.local": "never",
     "worker.prefix_cache": "false",

@@ -35,7 +35,7 @@ class TracedRequest:
 
     kind: str
     name: str
-    context: TraceContext  # of the client
+    context: TraceContext  # the client's trace context
     status: int = 0
     spans: list[SpanRecord] = field(default_factory=list)
 

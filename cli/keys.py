@@ -24,7 +24,7 @@ HEADER = "# Tenants of a gateway: name, hash of the key, limits. `baton keys` wr
 PREFIX = "baton-"  # by which people and scanners of source code know a key
 KEY_BYTES = 32
 SHORTEST_KEY = 24  # characters of a key that is brought along
-SHOWN_DIGITS = 12  # of a hash: the id of a key
+SHOWN_DIGITS = 12  # digits of a hash that are the id of a key
 
 app = typer.Typer(
     no_args_is_help=True, help="Keys of the tenants of a gateway.\n\nExample: baton keys add alice --file keys.txt"

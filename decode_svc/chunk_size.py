@@ -8,7 +8,7 @@ does not stop prompts: they may double the time of such a step."""
 from decode_svc.step_cost import StepCost
 from mesh.timing.speed import SteadyFigure
 
-FIRST_ROWS = 16  # of prompts in a step before any such step was measured
+FIRST_ROWS = 16  # prompt rows in a step before any step with prompts was measured
 GROWTH = 2  # a step has at most so many times the prompt rows of the largest one that was measured
 LEAST_ROWS = 8
 MARGIN = 2.0  # so many times the average error of the expectation stays free

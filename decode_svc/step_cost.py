@@ -4,12 +4,12 @@ Step 7 of a request's life. The three parts are fitted to the recent steps, the 
 What recent steps say nothing of stays as it was known last: while no prompts come, the cost of their rows is kept.
 Before anything is known of a part, the time of a step is divided equally."""
 
-FADES = 0.98  # of what earlier steps say, with each step
+FADES = 0.98  # weight that earlier steps keep with each further step
 DOUBT = 0.01  # weight of what was known before, for each step that counts
 OUTLIER = 3.0  # a step counts as no longer than so many times what was expected: another program had the cores
-WEIGHT = 0.1  # of the latest step in `off_seconds`
+WEIGHT = 0.1  # weight of the latest step in `off_seconds`
 
-Parts = tuple[float, float, float]  # of a step's time: the fixed one, for a request that decodes, for a prompt's row
+Parts = tuple[float, float, float]  # a step's time: fixed part, that of a request that decodes, that of a prompt's row
 # Sums over the steps of (1, decoding, prompt) with themselves: 1 1, 1 d, 1 p, d d, d p, p p.
 Products = tuple[float, float, float, float, float, float]
 

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 
-_MOST_HOST_LETTERS = 255  # of a name, as the domain name system bounds it
+_MOST_HOST_LETTERS = 255  # length of the longest name, as the domain name system bounds it
 _PORT = re.compile("[0-9]{1,5}")
 
 

@@ -76,7 +76,7 @@ def fill(
 ) -> None:
     """Write these layers of the writer's pages into `out`, the same layers of a page of the receiver. Heads that the
     writer's shard lacks are left as they are."""
-    begin = before = 0  # of the segment: its bytes in `out`, its layers in the page
+    begin = before = 0  # the segment's begin: its first byte in `out`, its first layer in the page
     starts = [0] * len(pages)  # its bytes in each of the writer's
     for mine, other in zip(source.segments, target.segments, strict=True):
         count = max(0, min(first_layer + layers, before + mine.layers) - max(first_layer, before))

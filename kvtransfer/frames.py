@@ -16,7 +16,7 @@ TOKEN_BYTES = 16
 TICKET_BYTES = 32
 
 _HANDLE = struct.Struct("<4sHxx16sQ")
-_NAMES = tuple(MOST_NAME_LETTERS)  # of a segment: kind, content, tiles, dtype
+_NAMES = tuple(MOST_NAME_LETTERS)  # fields with a segment's names: kind, content, tiles, dtype
 _SEGMENT = struct.Struct("<" + "".join(f"{most}s" for most in MOST_NAME_LETTERS.values()) + "IQIIII")
 _SHAPE = struct.Struct(f"<I{MOST_SEGMENTS * _SEGMENT.size}s")  # unused segments are zero
 _UNUSED = _SEGMENT.unpack(bytes(_SEGMENT.size))

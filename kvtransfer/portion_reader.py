@@ -11,7 +11,7 @@ from itertools import starmap
 from kvtransfer.frame_landings import FrameLanding, FrameLandings
 from kvtransfer.portions import COUNT_BYTES, FRAME_BYTES, Frame, portion_bytes, unpack_portion
 
-MOST_TCP_FRAMES = 64  # of one portion
+MOST_TCP_FRAMES = 64  # frames in one portion, at most
 _LEAST_HEAD_BYTES = COUNT_BYTES + FRAME_BYTES  # every portion has a frame
 
 

@@ -73,9 +73,9 @@ class RegionPages:
     """Address and region of each page of a pool. A peer states how many pages there are, so nothing here grows with
     their number."""
 
-    pages: int  # of all regions
-    _first: Places  # of each region: its first page
-    _address: Places  # of each region
+    pages: int  # pages in all regions
+    _first: Places  # first page of each region
+    _address: Places  # address of each region
     _page_bytes: int
 
     @classmethod

@@ -20,7 +20,7 @@ _KEY_BYTES = 8  # a checksum is keyed by each 64-bit word's position in its page
 
 
 class SpanReader(Protocol):
-    shape: PageShape  # of the receiver's pages
+    shape: PageShape  # shape of the receiver's pages
 
     def read_all(self, spans: Sequence[Span]) -> tuple[list[memoryview], list[int]]:
         """Each span's bytes in the receiver's page, and their checksums."""

@@ -10,7 +10,7 @@ from typing import cast
 
 from kvtransfer.tcp_connection import ConnectionOwner, TcpConnection
 
-_READS = 4  # of one connection, before others have their turn
+_READS = 4  # reads from one connection before others have their turn
 _AT_ONCE_BYTES = 128 * 1024
 
 

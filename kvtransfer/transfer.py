@@ -57,7 +57,7 @@ class Writer(Protocol):
     name: str  # transport's name
     one_sided: bool
     bytes_written: int
-    shape: PageShape  # of the receiver's pages
+    shape: PageShape  # shape of the receiver's pages
 
     async def write(self, ticket: bytes, spans: Sequence[Span], round: int) -> tuple[int, ...]:
         """Copy the spans, converted where the two pools' pages differ, and return the checksums of the receiver's

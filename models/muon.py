@@ -17,7 +17,7 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315  # push singular values towards 1, quickly 
 class Rates:
     matrix: float = 0.015
     other: float = 0.003
-    decay: float = 0.02  # of weights, per unit of rate
+    decay: float = 0.02  # decay of weights, per unit of rate
 
 
 class Muon:

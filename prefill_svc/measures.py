@@ -12,7 +12,7 @@ from mesh.telemetry.buckets import DELAY, ITERATION_TOKENS, ROWS, SHARE, STAGE, 
 from mesh.telemetry.measures import MeasureBook
 from mesh.timing.speed import SteadyFigure
 
-FADES = 0.95  # of earlier writes, with each one that follows
+FADES = 0.95  # weight that earlier writes keep with each one that follows
 
 
 class PrefillMeasures:

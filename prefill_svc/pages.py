@@ -20,14 +20,14 @@ class PromptPages:
     pages: tuple[int, ...] = ()
     hashes: tuple[bytes, ...] = ()  # block hashes of the full pages
     cached: int = 0  # tokens whose KV the prefix cache had
-    ready: int = 0  # of these, the tokens that can be read before the first step, which makes the copies
+    ready: int = 0  # tokens among these that can be read before the first step, which makes the copies
     copies: tuple[tuple[int, int], ...] = ()  # (shared page, own copy) that the prompt's first step makes
 
 
 class PrefillPages:
     def __init__(self, pool: PagePool, *, page_tokens: int, numerics: str) -> None:
         self._pool, self._page_tokens, self._numerics = pool, page_tokens, numerics
-        self._fresh_tokens = self._taken_tokens = 0.0  # of the prompts that took pages, the last ones most
+        self._fresh_tokens = self._taken_tokens = 0.0  # new tokens, and all, of prompts that took pages, the last most
 
     @property
     def available(self) -> int:

@@ -64,7 +64,7 @@ class Prompt:
     answer: Pause = field(default_factory=Pause)  # began with Ready: other prompts go first when it is over
     later: Pause = field(default_factory=Pause)  # began with Later: no Ready before it is over
     landing: Landing | None = None  # decode's Landing, once this worker has accepted it
-    shape: PageShape | None = None  # of decode's pages, which the landing counts
+    shape: PageShape | None = None  # shape of decode's pages, which the landing counts
     own: PromptPages = field(default_factory=PromptPages)  # this worker's pages for it
     done: int = 0  # tokens whose KV is in the pages
     in_flight: int = 0  # writes that have begun and are not complete

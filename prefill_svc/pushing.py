@@ -29,7 +29,7 @@ class Pushing:
         links: Links,
         prompts: Prompts,
         *,
-        shape: PageShape,  # of this worker's own pages
+        shape: PageShape,  # shape of this worker's own pages
         report_seconds: float,  # shortest time between two Computing of one prompt
         speed: Speed,
     ) -> None:
@@ -107,7 +107,7 @@ class Pushing:
                 raise TransferError("the session with decode has ended")
             began = self._loop.time()
             checksums = await writer.write(prompt.ticket.pack(), spans, round)
-        except Exception as error:  # of whatever kind: a write that never ends would keep its pages for ever
+        except Exception as error:  # an error of whatever kind: a write that never ends would keep its pages for ever
             ids = trace_fields(prompt.job.traceparent)
             log.warning("request %d: this worker cannot push its pages: %s", prompt.ticket.request, error, extra=ids)
             prompt.in_flight -= 1

@@ -29,7 +29,7 @@ SHORT = TurnTimes(warm_seconds=2.0, seconds=8.0, longest_seconds=25.0)
 
 @dataclass(frozen=True, slots=True)
 class MeasureOrder:
-    settings: Mapping[str, str]  # of the command line
+    settings: Mapping[str, str]  # settings from the command line
     clients: tuple[int, ...] = (1, 16)
     times: TurnTimes = SHORT
     seed: int = 1

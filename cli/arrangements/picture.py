@@ -6,7 +6,7 @@ from html import escape
 from cli.arrangements.measure import DEFAULT, Turns
 from cli.load.svg_panel import STYLE, Scale, SvgPanel, text
 
-COLUMNS, ROWS = 58, 11  # of the plot in a terminal
+COLUMNS, ROWS = 58, 11  # characters and lines of the plot in a terminal
 WIDTH, HEIGHT, HEAD, MARGIN = 980, 430, 62, 16
 LETTERS = "ABCDEFGH"
 Point = tuple[str, float, float]  # letter, gaps' p99 in ms, tokens per second

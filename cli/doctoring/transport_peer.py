@@ -17,7 +17,7 @@ from kvtransfer.transports import every_transport
 from mesh.messages.page_shape import opaque_pages
 
 HOST = "127.0.0.1"
-TICKET, WRITER, RECEIVER = bytes(32), 1, 2  # of a measurement, in which there is no request
+TICKET, WRITER, RECEIVER = bytes(32), 1, 2  # stand-ins for those of a request, which a measurement lacks
 
 Order = dict[str, Any]
 

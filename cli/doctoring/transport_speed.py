@@ -35,8 +35,8 @@ class TransportFigures:
 
     seconds: list[float] = field(default_factory=list)
     memcpy_share: list[float] = field(default_factory=list)  # its speed as a share of memcpy's around it
-    cpu_seconds: list[float] = field(default_factory=list)  # of both processes
-    rival_seconds: list[float] = field(default_factory=list)  # of the two passes around each pass, their mean
+    cpu_seconds: list[float] = field(default_factory=list)  # processor time of both processes in each pass
+    rival_seconds: list[float] = field(default_factory=list)  # mean of the rival's passes before and behind each pass
     rival_share: list[float] = field(default_factory=list)  # its speed as a share of the rival's around it
 
     def add(self, seconds: float, cpu_seconds: float, memcpy: Sequence[float], rival: Sequence[float]) -> None:

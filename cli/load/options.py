@@ -17,7 +17,7 @@ class LoadOptions:
 
     shape: ShapeName | None
     trace: Path | None
-    scale: float | None  # of a trace's times: 2 sends twice as fast
+    scale: float | None  # factor on the pace of a trace: 2 sends twice as fast
     requests: int | None
     rate: float | None
     concurrency: int | None

@@ -10,7 +10,7 @@ from cli.load.svg_panel import BOTTOM, STYLE, TOP, Scale, SvgPanel, clean, text,
 
 WIDTH, MARGIN, GAP, HEAD = 980, 16, 14, 62
 PANEL_WIDTH, PANEL_HEIGHT = (WIDTH - 2 * MARGIN - GAP) / 2, 210
-BINS = 60  # of the timeline of gaps
+BINS = 60  # intervals that the timeline of gaps is cut into
 MOST_DOTS, MOST_BARS, MOST_CURVE = 1500, 150, 200
 FAILED_WIDTH = 5.0  # in pixels: a request that fails at once is seen, too
 LEAST_SECONDS = 1e-5  # the left end of a logarithmic axis

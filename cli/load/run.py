@@ -14,7 +14,7 @@ from cli.load.target import LoadTarget
 
 TICK_SECONDS = 0.01  # between two looks at the event loop
 LEAST_LATE_SECONDS = 0.005
-LATE_SHARE = 0.05  # of a latency that the generator's own delay would falsify
+LATE_SHARE = 0.05  # share of a latency: a delay of the generator's own that takes more falsifies it
 
 OnRecord = Callable[[MeasuredRequest], None]
 

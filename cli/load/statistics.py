@@ -59,7 +59,7 @@ class LoadSummary:
     output_tokens_per_second: float | None
     good: int
     good_per_second: float
-    good_share: float  # of all requests that ended
+    good_share: float  # good requests as a share of all that ended
     lateness_p99_seconds: float  # how long after its scheduled time the generator began a request
 
 

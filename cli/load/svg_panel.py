@@ -22,7 +22,7 @@ svg{--page:#fff;--panel:#f7f8fa;--text:#1b1f24;--muted:#5c6670;--grid:#dfe3e8;--
 """
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 30, 30  # inside a panel, around its plot
 TICK_STEPS = (1, 2, 2.5, 5, 10)
-LEAST_WIDTH = 0.7  # of a bar, in pixels
+LEAST_WIDTH = 0.7  # width of the narrowest bar, in pixels
 
 
 @dataclass(frozen=True, slots=True)

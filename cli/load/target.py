@@ -24,7 +24,7 @@ class LoadTarget:
         self, url: HttpUrl, *, headers: Mapping[str, str], timeout_seconds: float, connect: Connect | None = None
     ) -> None:
         self.url = url
-        self._timeout_seconds = timeout_seconds  # of one whole request
+        self._timeout_seconds = timeout_seconds  # time that one whole request may take
         self._http = HttpClient(url, headers, connect)
 
     async def perform(self, path: str, body: bytes, record: MeasuredRequest) -> None:

@@ -11,9 +11,9 @@ from cli.load.estimate import ServiceSpeeds, Simulated, simulate_colocated, simu
 from cli.load.plan import LoadRequest
 from cli.load.statistics import LatencyLimits, percentile
 
-CLEAR_SHARE = 0.05  # of all requests: so many more must meet the limits
+CLEAR_SHARE = 0.05  # share of all requests: a gain is clear where this share more of them meets the limits
 CLEAR_RATIO = 1.2  # between two latencies
-LITTLE_STRETCH = 0.5  # of a decode step: a prompt that adds less to a gap does not disturb answers
+LITTLE_STRETCH = 0.5  # part of a decode step: a prompt that adds less to a gap does not disturb answers
 OVERLOADED_SHARE = 0.5  # where fewer requests meet the limits, workers are missing, not tiers
 LOW_LOAD = 0.3  # share of the time in which workers have work
 MOST_REQUESTS = 1000  # simulated; a longer trace is cut
@@ -35,7 +35,7 @@ class SplitReason(Enum):
 class Assumptions:
     speeds: ServiceSpeeds
     workers: int
-    chunk_tokens: int = 512  # of a prompt in one step of a worker that does both phases
+    chunk_tokens: int = 512  # prompt tokens in one step of a worker that does both phases, at most
     handoff_seconds: float = 0.005  # exposed time between the first token and the first step at decode
 
 
@@ -51,7 +51,7 @@ class Forecast:
     good_share: float
     good_per_second: float
     busy_share: float
-    prefill_share: float  # of the work
+    prefill_share: float  # part of the work that prefill does
 
 
 @dataclass(frozen=True, slots=True)

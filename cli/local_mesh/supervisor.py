@@ -51,7 +51,7 @@ class Running:
     state: ProcessState = ProcessState.STARTING
     was_ready: bool = False
     starts: int = 0
-    signs: SignsOfLife | None = None  # of the process
+    signs: SignsOfLife | None = None  # signs of life from the process; None: it has not been started, or has ended
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 

@@ -9,7 +9,7 @@ from gateway.receipts.hashes import MARK_BYTES
 from gateway.receipts.parameters import HASHED
 from gateway.receipts.shape import Receipt, ReceiptChoice, ReceiptNumerics
 
-DIGITS = 2 * MARK_BYTES  # of a mark
+DIGITS = 2 * MARK_BYTES  # hex digits of a mark
 HERE = "here"
 
 

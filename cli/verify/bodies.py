@@ -26,7 +26,7 @@ WAYS: Mapping[str, Mapping[str, str]] = {
 class Roles:
     """A way to compute, and the body that each tier and the reference run on it."""
 
-    path: str  # of WAYS, or of a GPU
+    path: str  # name of a way in WAYS, or of a path on a GPU
     prefill: str
     decode: str
     alone: str

@@ -41,7 +41,7 @@ class Checked:
     committed: int  # prompts that prefill handed over
     bytes_moved: int
     bytes_expected: int
-    bytes_given_up: int  # of the expected ones, those of landings that an overloaded machine gave up
+    bytes_given_up: int  # expected bytes that belong to landings which an overloaded machine gave up
     bytes_resent: int
     largest_batch: int  # requests in the largest decode step
     drafted: int  # drafted tokens that the model verified

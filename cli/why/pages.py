@@ -25,7 +25,7 @@ LETTERS = dict(zip("fculq", STATES, strict=True))
 SIGNS = dict(zip(STATES, ".-#+X", strict=True))
 LEGEND = "  ".join(f"{SIGNS[state]} {state}" for state in STATES)
 MAP_ROWS, LEAST_COLUMNS = 4, 20
-MOST_HOLDERS = 12  # of a worker, in the short form; the largest
+MOST_HOLDERS = 12  # largest holders of a worker, which the short form shows
 LISTED = 65_536  # pages of one answer
 
 Json = dict[str, Any]

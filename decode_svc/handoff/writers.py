@@ -10,7 +10,7 @@ from collections import OrderedDict
 from mesh.messages.kv_messages import KvHello
 
 MOST_WRITERS = 16_384  # whose secrets are kept; the one whose last session began longest ago is forgotten
-SECRET_BYTES = 64  # of a secret, at most
+SECRET_BYTES = 64  # length of the longest secret
 
 
 class Writers:

@@ -13,13 +13,13 @@ class GrowingRequest:
     left: int  # tokens that it will still emit
     slots: int  # tokens of its text
     pages: int  # that it has
-    shared: int  # of them, those that others may keep at its end
+    shared: int  # pages among them that others may keep at its end
 
 
 def peak_growth(growing: Iterable[GrowingRequest], page_tokens: int) -> int:
     """The most pages beyond those that they have now, or a few more: each last page counts as just begun."""
     longest_first = sorted(growing, key=lambda each: -each.left)
-    freed = sum(each.pages - each.shared for each in longest_first)  # of those that have ended by then
+    freed = sum(each.pages - each.shared for each in longest_first)  # pages back from those that have ended by then
     slots = pages = most = 0
     for count, each in enumerate(longest_first, 1):
         slots, pages = slots + each.slots, pages + each.pages

@@ -53,7 +53,7 @@ class Panel:
     most: float | None = None  # upper end of the axis
     warn_at: float | None = None  # from here on yellow
     alarm_at: float | None = None  # from here on red; below `warn_at` where small values are the bad ones
-    text: str = ""  # of a TEXT panel
+    text: str = ""  # content of a TEXT panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PanelSection:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    name: str  # of the file
+    name: str  # name of the file, without its ending
     title: str
     description: str
     sections: tuple[PanelSection, ...]

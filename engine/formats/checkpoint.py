@@ -34,7 +34,7 @@ DTYPES: dict[str, tuple[str, type[np.generic]]] = {
 NUMBERS = ("fp32", "fp16", "bf16")  # dtypes of weights that are not quantized
 _AGAIN = "The file is damaged or incomplete; copy or download it again."
 _INDEX, GGUF = "model.safetensors.index.json", "model.gguf"
-_MOST_TENSORS = 100_000  # of one file
+_MOST_TENSORS = 100_000  # tensors in one file, at most
 _HEADER_LIMIT = 32 << 20  # bytes, enough for so many; the format allows 100 MB, which take gigabytes when they are read
 
 

@@ -29,7 +29,7 @@ _FORMATS = (
 )
 _OTHER = "Take the model in another format, or in bf16."
 _LEFT_OUT = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "output_scale")
-_OF_PAGES = (".self_attn.k_scale", ".self_attn.v_scale", ".self_attn.q_scale")  # of whole tensors: see `kv_of`
+_OF_PAGES = (".self_attn.k_scale", ".self_attn.v_scale", ".self_attn.q_scale")  # scales for whole tensors: see `kv_of`
 _GROUPS = (16, 32, 64, 128)
 
 

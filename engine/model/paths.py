@@ -16,7 +16,7 @@ VARIABLE = "BATON_PRODUCT_PATH"
 
 @dataclass(frozen=True, slots=True)
 class PathChoice:
-    path: str  # of attention, pages and dense matrices
+    path: str  # product path of attention, pages and dense matrices
     recipe: str  # "stored": matrices as the checkpoint has them; "dense": quantized ones widened; int8 | int4: rounded
 
 

@@ -24,10 +24,10 @@ class ModelWork:
 
     layers: int
     weight_bytes: int  # all packed weights that a step reads
-    first_operations: int  # of one row in one layer: queries, keys and values
-    rest_operations: int  # of one row in one layer: the other products
-    head_operations: int  # of one sampled row
-    attention_operations: int  # of one row with one slot in one layer
+    first_operations: int  # operations for one row's queries, keys and values in one layer
+    rest_operations: int  # operations of the other products for one row in one layer
+    head_operations: int  # operations of the head for one sampled row
+    attention_operations: int  # operations of attention for one row with one slot in one layer
     token_bytes: int  # keys and values of one token in all layers
 
     @classmethod

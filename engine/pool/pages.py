@@ -56,7 +56,7 @@ class PagePool:
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._page_of: dict[bytes, int] = {}
         self._hash_of: dict[int, bytes] = {}
-        self.references = 0  # of all requests to all pages in use
+        self.references = 0  # references that all requests have to all pages in use
         self._owner: dict[int, Hashable] = {}  # page -> the owner that may write it, for landing and quarantined pages
         self._quarantined_pages = 0
         self._added: list[bytes] = []  # hashes published since `changes` was last called

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from baton_kernels import Integers, MatrixForm
 from engine.integers.rounding import NIBBLES, Floats, best_steps, inverse, row_scales
 
-_DAMPING = 0.01  # of the mean importance, added to each: inputs that hardly occur decide nothing
+_DAMPING = 0.01  # share of the mean importance, added to each: inputs that hardly occur decide nothing
 _BLOCK = 64  # inputs after which those behind them are changed at once
 
 

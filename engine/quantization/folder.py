@@ -45,7 +45,7 @@ _FUSED = {
 class LayerChange:
     layer: int
     matrix: str  # the one that rounding changed most, such as mlp.down_proj
-    share: float  # of its weights' mean size that they changed by; means are of squares
+    share: float  # size of the change as a share of its weights' size; sizes are roots of mean squares
 
 
 def quantize(

@@ -27,7 +27,7 @@ _FIRST_WINS = {0: 30.0, 9: 1.0, -1: 0.0}
 
 @dataclass(frozen=True, slots=True)
 class DrawnCase:
-    logits: dict[int, float]  # of the likely tokens
+    logits: dict[int, float]  # logits of the likely tokens, by id
     sampling: Sampling
     position: int = EMITTED
     rest: float = _NONE  # logit of all other tokens

@@ -17,8 +17,8 @@ from engine.model.weights import Bytes, Weights
 Array = NDArray[Any]
 
 PANEL = 32  # columns that are packed together
-FEW_ROWS = 12  # of a product in one tile
-MANY_ROWS = (24, 37, 75, 200)  # of products in several tiles, in many, and in two blocks of them
+FEW_ROWS = 12  # rows of a product in one tile
+MANY_ROWS = (24, 37, 75, 200)  # rows of products in several tiles, in many, and in two blocks of them
 _PERIOD = 8191  # a prime, so that rows, heads and slots do not repeat each other
 _FEWEST = (1, 2, 4, 5, 12, 13)  # counts of rows that the plain body computes for every model
 _MORE = (3, 6, 8, 10, 11)  # and as many of these as the budget allows

@@ -22,7 +22,7 @@ _STEP = 37  # slots between two of the short texts
 _EDGES = (32, 512, 544, 1024)  # attention begins a block or a segment here
 _FAR_BUDGET = 24e6  # slots x dimensions of all queries over far texts; contexts of 128k cost more
 _KEPT = (0.98, 0.95, 0.9, 0.75, 0.625)  # a far text's part of the next longer one, the first that the budget allows
-_LAST_ROWS = 3  # of a chunk that ends where the model's context does
+_LAST_ROWS = 3  # rows in a chunk that ends where the model's context does
 
 
 def lengths(weights: Weights, page_tokens: int) -> Iterator[Array]:

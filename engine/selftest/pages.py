@@ -16,7 +16,7 @@ from engine.selftest.inputs import Array, slots_of, spread
 _FRESH = 40  # rows of a prompt that begins: a block of 32 slots and a part
 _TAIL, _DRAFTS = 6, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
 _CHUNK, _SEQUENCES, _FEW = 300, 40, 12  # rows of a long chunk, sequences of a large batch, rows of what they equal
-_MOST_WORDS = 1 << 16  # of a span whose checksum is computed once more here
+_MOST_WORDS = 1 << 16  # 64-bit words in a span whose checksum is computed once more here
 
 
 def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:

@@ -24,8 +24,8 @@ from engine.step.sampling import sample, sampled_rows, sampling_arrays
 from mesh.messages.jobs import Sampling
 
 _MOST = 6e8  # multiply-adds that the chunk of a prompt may take; on large models it has fewer rows
-_ROWS = (8, 75)  # of that chunk
-_HEAD_BYTES = 16 << 20  # of the head's columns that a step multiplies
+_ROWS = (8, 75)  # least and most rows of that chunk
+_HEAD_BYTES = 16 << 20  # size of the head's columns that a step multiplies
 _FRESH, _VERIFIED = 5, 5  # rows of a prompt that begins, and of drafts that are verified
 
 

@@ -35,7 +35,7 @@ class EmbedRequest:
     priority: int = 0
     deadline_seconds: float | None = None
     trace: RequestRecord = dataclasses.field(default_factory=unrecorded, compare=False)
-    field: str = "input"  # of the inputs, as the front door spells it
+    field: str = "input"  # name of the field with the inputs, as the front door spells it
 
 
 def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[ChoiceRequest]:

@@ -13,7 +13,7 @@ log = logging.getLogger("baton.gateway")
 
 FORGET_SECONDS = 15.0  # a worker registers again every second; one that has not for so long is gone
 MOST = 256  # refusals that are kept and logged; a worker beyond them is refused in silence
-SHOWN_LETTERS = 80  # of an address that no worker has
+SHOWN_LETTERS = 80  # characters that are shown of an address which is longer, or not printable
 
 Who = tuple[int, str]  # incarnation and address with which a process registered
 

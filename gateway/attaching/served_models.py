@@ -20,7 +20,7 @@ class ServedModel:
     names: tuple[str, ...]  # what clients may write into `model`; the first is the root
     folder_name: str = ""  # under which workers may present it too
     vocabulary: int = 0  # token ids of its tokenizer here; 0: not known
-    context_tokens: int = 0  # of a prompt and its answer, as the gateway serves it; 0: not known
+    context_tokens: int = 0  # tokens of a prompt and its answer, as the gateway serves it; 0: not known
 
     @property
     def root(self) -> str:

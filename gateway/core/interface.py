@@ -161,7 +161,7 @@ class ModelFacts:
     """One served model, as the workers that are attached now have it."""
 
     root: str  # the first of its names
-    model_hash: str  # of its weights; empty while no worker is attached
+    model_hash: str  # hash of its weights; empty while no worker is attached
     context_tokens: int  # smallest context of its workers; 0 while none is attached
     largest_pool_tokens: int  # tokens that the largest decode pool holds; 0 while no decode worker is attached
     adjusts_logits: bool  # False: workers are attached, and none of a tier honours Sampling.adjustments

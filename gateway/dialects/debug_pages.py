@@ -21,7 +21,7 @@ from mesh.errors import brief
 from mesh.telemetry.spans import SpanRecord
 
 Json = dict[str, Any]
-MOST_CHARACTERS = 500  # of an error's message
+MOST_CHARACTERS = 500  # characters that are shown of an error's message
 
 
 def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[BaseRoute]:

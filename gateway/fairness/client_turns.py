@@ -21,7 +21,7 @@ class FairTurns:
         """`what` waits, in words for clients; nothing waits longer than `longest_seconds`."""
         self._what, self._at_once, self._places, self._longest = what, at_once, waiting, longest_seconds
         self._running = Counter[str]()
-        self._queues = dict[str, deque[asyncio.Future[None]]]()  # of clients that wait; the next one first
+        self._queues = dict[str, deque[asyncio.Future[None]]]()  # turns that clients wait for; the next client first
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -74,7 +74,7 @@ class FairTurns:
         if not self._running[whose]:
             del self._running[whose]
         while self._queues and self._running.total() < self._at_once:
-            chosen = min(self._queues, key=lambda each: self._running[each])  # of equals the first
+            chosen = min(self._queues, key=lambda each: self._running[each])  # the first one among equals
             queue = self._queues.pop(chosen)
             mine = queue.popleft()
             if queue:

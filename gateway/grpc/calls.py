@@ -25,7 +25,7 @@ from mesh.errors import BodyTooLarge, InvalidRequest
 
 LARGE_BYTES = 131_072  # handling a message of so many bytes takes some milliseconds at most
 
-ADMISSION: ContextVar[Admission] = ContextVar("admission", default=OPEN)  # of this task's call
+ADMISSION: ContextVar[Admission] = ContextVar("admission", default=OPEN)  # admission of the call that this task serves
 
 Kind = TypeVar("Kind", bound=Message)
 

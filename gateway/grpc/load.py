@@ -20,9 +20,9 @@ class MeshLoad:
     prefill_workers: int
     decode_workers: int
     queued_tokens: int  # prompt tokens that wait at prefill workers, of all gateways
-    free_pages: int  # of all decode workers
+    free_pages: int  # sum over all decode workers
     total_pages: int
-    tokens_per_second: float  # of all decode workers, over their last second
+    tokens_per_second: float  # sum over all decode workers, each in its last second
 
     @property
     def pages_in_use(self) -> float:

@@ -21,7 +21,7 @@ class _Packed(Enum):
     VARINTS = "a list of varints as one field"
 
 
-_Table = Mapping[int, Any]  # of a message: what its length-delimited fields hold, where that costs time
+_Table = Mapping[int, Any]  # a message's length-delimited fields by number, where what they hold costs time
 
 
 async def is_heavy(raw: bytes, descriptor: Any) -> bool:

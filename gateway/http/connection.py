@@ -46,7 +46,7 @@ class ClientConnection(asyncio.Protocol):
         self._app, self._open, self._limits = app, open, open.limits
         self._loop = asyncio.get_running_loop()
         self._parser: RequestParser | None = RequestParser(self)  # None: the connection is lost
-        self.headers: list[tuple[bytes, bytes]] = []  # of the request that is parsed
+        self.headers: list[tuple[bytes, bytes]] = []  # headers of the request that is parsed
         self._url = b""
         self._part = Part.HEAD
         self._rest, self._at = b"", 0  # bytes received and not parsed, and where they begin

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Scope
 from gateway.http.head import BODILESS, answer_head, ends_connection, length_of
 from gateway.http.writing import ClientWriter
 
-FULL_BYTES = 64 * 1024  # of a body that the application has not received; with more the client waits
+FULL_BYTES = 64 * 1024  # bytes of a body that the application has not received; with more the client waits
 _FAILED = b"Internal Server Error"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 

@@ -27,7 +27,7 @@ class OpenConnections:
     without_request: dict[ServedConnection, None] = field(default_factory=dict)  # the oldest first
     writes: JoinedWrites = field(default_factory=JoinedWrites)
     leaving: bool = False  # every further answer is the last one of its connection
-    tasks: set["asyncio.Task[None]"] = field(default_factory=set)  # of requests
+    tasks: set["asyncio.Task[None]"] = field(default_factory=set)  # tasks that serve requests
 
     @property
     def count(self) -> int:

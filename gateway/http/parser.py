@@ -14,7 +14,7 @@ OF_BODY = (b"content-length", b"transfer-encoding")  # headers that say how long
 class RequestTarget(Protocol):
     """Hears of requests as they are parsed."""
 
-    headers: list[tuple[bytes, bytes]]  # of the request whose head is there
+    headers: list[tuple[bytes, bytes]]  # headers of the request whose head is there
 
     def on_message_begin(self) -> None: ...
     def on_url(self, url: bytes) -> None: ...

@@ -97,7 +97,7 @@ class _Held:
     """Bytes of one body."""
 
     size: int = 0  # bytes read so far
-    counted: int = 0  # of these, counted as held by the gateway
+    counted: int = 0  # bytes among these that count as held by the gateway
 
 
 def _check_headers(headers: dict[bytes, bytes]) -> bytes:

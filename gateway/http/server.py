@@ -18,7 +18,7 @@ HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is 
 BACKLOG = 2048  # connections that the system holds until the event loop accepts them
 IDLE_SECONDS = KEEP_ALIVE_SECONDS + 0.5  # so long a server that leaves expects requests on the connections that it has
 SETTLE_SECONDS = 0.5  # without a connection it waits for those that it has accepted just before
-PASSES = 3  # of asyncio's event loop, in which an accepted connection begins
+PASSES = 3  # passes of asyncio's event loop, in which an accepted connection begins
 OTHER_FILES = 256  # descriptors that the process needs besides its HTTP connections
 
 

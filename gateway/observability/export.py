@@ -49,7 +49,7 @@ class MeshCollector:
         clock: Callable[[], float],  # the event loop's
         spans_dropped: Callable[[], int],
         tenants: Tenants | None = None,
-        process: int | None = None,  # of several processes of a gateway; None: there is one
+        process: int | None = None,  # number of this process, where a gateway has several; None: there is one
     ) -> None:
         self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics.all, clock, spans_dropped
         self._own, self._contexts, self._tenants = (name, GATEWAY), metrics.contexts, tenants

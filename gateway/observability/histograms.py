@@ -47,7 +47,7 @@ class HistogramView:
     bounds: Buckets
     counts: list[int]
     sum: float
-    seen: list[Exemplar | None]  # of each bucket; empty: nothing is known
+    seen: list[Exemplar | None]  # last exemplar in each bucket; empty: nothing is known
 
     @classmethod
     def of(cls, histograms: Iterable[TracedHistogram], bounds: Buckets) -> "HistogramView":

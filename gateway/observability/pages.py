@@ -93,7 +93,7 @@ def holder_json(gateway: Gateway, holder: PageHolder) -> Json:
         "state": holder.state,
         "pages": holder.pages,
         "request": id_of(holder.request) if holder.request else None,
-        "request_id": request.choice.request_id if request is not None else None,  # of another gateway: not known
+        "request_id": request.choice.request_id if request is not None else None,  # another gateway's id is not known
         "attempt": holder.attempt,
         "writer": writer.name if writer is not None else id_of(holder.writer) if holder.writer else None,
         "why": holder.why,

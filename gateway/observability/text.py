@@ -23,7 +23,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 class MetricSeries:
     """One line of a metric, or all lines of one of its histograms."""
 
-    values: tuple[str, ...]  # of the metric's labels
+    values: tuple[str, ...]  # values of the metric's labels
     value: float | HistogramView
 
 

@@ -11,7 +11,7 @@ from gateway.observability.metric_names import TABLE
 from gateway.observability.text import MetricSeries
 from gateway.workers.attached import AttachedWorker
 
-MOST_SERIES = 100  # of one metric and one worker
+MOST_SERIES = 100  # series of one metric and one worker, at most
 # Names of a worker's counts -> the metric, and the values of its labels behind `worker` and `tier`.
 COUNTS: dict[str, tuple[str, ...]] = {
     **{f"pages_{state}": ("baton_pages", state) for state in ("free", "cached", "in_use", "landing", "quarantined")},

@@ -11,8 +11,8 @@ from typing import Any
 
 FORMAT = "baton-receipt/1"
 SIGNATURE = "signature"
-MAX_BYTES = 1 << 20  # of a receipt
-MAX_FILE_BYTES = 1 << 26  # of a file that holds a receipt, for instance within a whole answer
+MAX_BYTES = 1 << 20  # size of the largest receipt
+MAX_FILE_BYTES = 1 << 26  # size of the largest file that holds a receipt, for instance within a whole answer
 MAX_DEPTH = 8
 NO_RECEIPT = "the file is no receipt, and no answer that carries one in its member `receipt`"
 LARGEST = 2**53 - 1  # whole numbers that every JSON library keeps

@@ -42,7 +42,7 @@ class DraftHead:
     request_id: str
     model: str
     created: int  # seconds since 1970
-    version: str  # of Baton
+    version: str  # Baton's version
     owner: str = ""  # who may fetch the receipt besides knowing its id; not part of it
 
 

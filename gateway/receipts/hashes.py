@@ -16,7 +16,7 @@ MOST_MARKS = 1024  # in one receipt
 
 @dataclass(frozen=True, slots=True)
 class TokenHashes:
-    whole: str  # of all tokens
+    whole: str  # hash over all tokens
     every: int  # tokens between two marks
     marks: str  # the first bytes of the hash up to each mark
 

@@ -20,7 +20,7 @@ HASHED = (
     "bad_words",
     "grammar",
     "tools",
-)  # of what the client sent; null where it sent nothing
+)  # parameters that a receipt has as hashes of what the client sent; null where it sent nothing
 
 
 def parameters_of(valid: ValidRequest) -> Json | None:

@@ -25,8 +25,8 @@ from mesh.errors import InvalidRequest
 
 log = logging.getLogger("baton.gateway")
 
-HEADER = b"x-baton-receipt"  # of an answer: the id under which its receipt can be fetched when it has ended
-MAX_CHOICES = 1024  # of one receipt, which stays below MAX_BYTES of gateway/receipts/canonical.py
+HEADER = b"x-baton-receipt"  # header of an answer: the id under which its receipt can be fetched when it has ended
+MAX_CHOICES = 1024  # choices in one receipt, which stays below MAX_BYTES of gateway/receipts/canonical.py
 
 
 class Receipts:

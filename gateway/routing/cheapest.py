@@ -41,8 +41,8 @@ class Partner(NamedTuple):
     group: Group
     wait: Column  # time until each has computed the prompt; infinite: not to be chosen
     lacking: Lacking
-    least: float  # of `wait`
-    usable: int  # of those that may be chosen
+    least: float  # smallest value in `wait`
+    usable: int  # number of prefill workers that may be chosen
 
     @classmethod
     def of(cls, group: Group, wait: Column, lacking: Lacking, usable: int) -> "Partner | None":
@@ -71,7 +71,7 @@ class Stand(NamedTuple):
     base: Column  # what each decode worker costs, whoever computes the prompt; infinite: not to be chosen
     lacking: Lacking
     partners: list[Partner]
-    usable: int  # of those that may be chosen
+    usable: int  # number of decode workers that may be chosen
 
     def has(self, decode: int | None) -> bool:
         row = None if decode is None else self.group.row_of.get(decode)

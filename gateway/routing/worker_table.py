@@ -21,7 +21,7 @@ from mesh.messages.jobs import Tier
 
 Column = NDArray[np.float64]
 Rows = NDArray[np.int64]
-Hashes = dict[tuple[str, int], list[bytes]]  # of a prompt's blocks, by numerics class and page size; some or all
+Hashes = dict[tuple[str, int], list[bytes]]  # hashes of a prompt's blocks, by numerics class and page size; some or all
 NOT_HERE = -1
 FEW = 8  # workers that numbers one by one find faster than a column does
 
@@ -74,7 +74,7 @@ class Group:
         self.numerics, self.page_tokens = workers[0].numerics, hello.page_tokens
         self.adjusts = hello.adjusts_logits  # they honour Sampling.adjustments
         self.row_of = {worker.incarnation: row for row, worker in enumerate(workers)}
-        self.partners: list[Group] = []  # of a decode group: the prefill groups that fit
+        self.partners: list[Group] = []  # prefill groups that fit a decode group; empty for a prefill group
         self._columns: list[Column] = list(np.array([figures(worker) for worker in workers]).T.copy())
         (
             self.standing,

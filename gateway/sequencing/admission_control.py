@@ -38,7 +38,7 @@ class AdmissionControl:
         local: Local,
         max_waiting: int,
         queue_seconds: float,  # 0: no request is refused for its wait
-        paces: Paces | None = None,  # of answers that ended
+        paces: Paces | None = None,  # paces at which answers came that have ended
         priority_seconds: float = RULES.priority_seconds,
     ) -> None:
         self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local

@@ -18,7 +18,7 @@ FRESH_SECONDS = 60.0  # an older pace says nothing about the present load
 TELLING_TOKENS = 8  # fewer tokens tell no pace
 SURE = 0.8  # a request is given up when it would miss its deadline even at this share of the expected time
 LOOK_SECONDS = 0.2  # shortest time between two looks at one request
-OTHERS_SHARE = 0.25  # of a deadline: where the wait for others takes less of it, the request itself is too long
+OTHERS_SHARE = 0.25  # share of a deadline: where the wait for others takes less, the request itself is too long
 
 
 class Paces:

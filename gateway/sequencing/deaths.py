@@ -20,7 +20,7 @@ from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError, WorkersDied
 from mesh.rules import Rules
 
-KEPT_DEATHS = 4096  # of all workers
+KEPT_DEATHS = 4096  # deaths that are remembered, over all workers
 STALLED = "stalled"  # why an attempt is left, in traces and metrics
 
 
@@ -59,7 +59,7 @@ class Deaths:
     def __init__(self, host: DeathsHost, rules: Rules) -> None:
         self._host, self._rules = host, rules
         self._all: deque[WorkerDeath] = deque(maxlen=KEPT_DEATHS)
-        self._verdicts: dict[int, asyncio.TimerHandle] = {}  # of requests that wait for one, by id
+        self._verdicts: dict[int, asyncio.TimerHandle] = {}  # timers for requests that wait for a verdict, by id
 
     # ---- workers are lost, and come back
 

@@ -39,7 +39,7 @@ class Tally:
         self.paths: Counter[str] = Counter()  # requests by path
         self.statuses: Counter[str] = Counter()
         self.refused = 0  # requests that ended before a choice of theirs was accepted; in no other counter
-        self.tokens = 0  # of ended requests
+        self.tokens = 0  # tokens that clients got from requests that have ended
         self.waiting = 0  # choices whose turn has come, without their first token
         self._starts: deque[float] = deque(maxlen=STARTS)  # when first tokens came
 

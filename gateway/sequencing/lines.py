@@ -24,8 +24,8 @@ KEPT_PLACES = 8  # one of so many places at decode stays free for other clients
 
 @dataclass(slots=True)
 class Line:
-    record: RequestRecord  # of the client request; referred to here, so that its id is nobody else's
-    prompt: tuple[int, ...]  # of the choice that joined last
+    record: RequestRecord  # the client request's record; referred to here, so that its id is nobody else's
+    prompt: tuple[int, ...]  # prompt of the choice that joined last
     working: set[int] = field(default_factory=set)  # ids of choices that workers have, or that wait for a worker
     prompts: dict[int, int] = field(default_factory=dict)  # prompt tokens of those without their first token
     waiting: deque[GatewayRequest] = field(default_factory=deque)

@@ -17,7 +17,7 @@ from mesh.messages.hashing import next_hashes
 from mesh.messages.jobs import End, FullKind, Job, Ticket
 from mesh.messages.reports import Embedded, Prefilled, Scored
 
-BEHIND_STEPS = 5  # of priority: for so many times `priority_seconds` others overtake a choice that is not the first one
+BEHIND_STEPS = 5  # steps of priority, each worth `priority_seconds`, by which a request's first choice is ahead
 READER_BEHIND = "reader_behind"  # why an attempt is left when its request pauses, in traces and metrics
 
 
@@ -70,8 +70,8 @@ class GatewayRequest:
     behind: bool = False  # other choices of its client's request came before it
     ticket: Ticket | None = None  # ticket of the current attempt; None before the first attempt
     shown: "array[int]" = field(default_factory=lambda: array("I"))  # ids sent to the client, after `choice.emitted`
-    next_position: int = 0  # of the next token to be shown
-    last_end: End = End.NONE  # of the last token of `shown`
+    next_position: int = 0  # position of the next token to be shown
+    last_end: End = End.NONE  # end that the last token of `shown` brought
     prefill: int | None = None  # incarnation of the prefill worker; None: decode prefills itself
     decode: int | None = None  # incarnation of the decode worker
     opened_seconds: float = 0.0  # when the current attempt began
@@ -82,17 +82,17 @@ class GatewayRequest:
     classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
     refused: dict[int, FullKind] = field(default_factory=dict)  # workers without room for it, by incarnation
-    free_pages: dict[int, int] = field(default_factory=dict)  # of workers that refused it for now: the fewest since
+    free_pages: dict[int, int] = field(default_factory=dict)  # fewest free pages since a refusal for now, by worker
     failed: dict[tuple[int, int], int] = field(default_factory=dict)  # (prefill, decode): failed pushes
     complete: bool = False  # the client has its whole answer, though the workers would go on
-    deaths: list[Death] = field(default_factory=list)  # of workers that were computing it
+    deaths: list[Death] = field(default_factory=list)  # deaths of workers that were computing it
     lost_from: Death | None = None  # the end of the last worker that computed it, if its landing was lost with that one
     first_token_seconds: float | None = None
     shown_seconds: float = 0.0  # when the latest tokens came
     handed_seconds: float | None = None  # when decode went on for the first time, in whichever attempt
     ended_seconds: float | None = None
     error: BatonError | None = None  # that ended it
-    findings: list[Scored | Embedded] = field(default_factory=list)  # of an examination, from the current attempt
+    findings: list[Scored | Embedded] = field(default_factory=list)  # an examination's reports, of the current attempt
     over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
     start_seconds: float | None = None  # a worker gives it back if nothing of it is computed by then; None: it waits
     deadline: asyncio.TimerHandle | None = None

@@ -19,7 +19,7 @@ class Retries:
     ) -> None:
         """`waiting`: requests that wait, the oldest first; `retry` looks for a worker for one of them."""
         self._waiting, self._retry = waiting, retry
-        self._left: deque[GatewayRequest] = deque()  # of the pass that is under way
+        self._left: deque[GatewayRequest] = deque()  # requests left for the pass that is under way
         self._once_more = False  # room was reported during this pass
 
     def start(self) -> None:

@@ -19,7 +19,7 @@ class RequestStream:
 
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
         self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
-        self._drafted = self._accepted = 0  # of the tokens that the front door read
+        self._drafted = self._accepted = 0  # drafts, and accepted drafts, among the tokens that the front door has read
         self._in_a_row = 0  # accepted drafts since the last token that was none
         self._take: TakeToken = lambda token: False
 
@@ -49,7 +49,7 @@ class RequestStream:
         """A token leaves past the reader, if `take` takes it."""
         try:
             passed = self._take(token)
-        except Exception as error:  # of this answer alone: the worker's other requests go on
+        except Exception as error:  # an error in this answer alone: the worker's other requests go on
             unread = self._request.unread
             unread.express = None
             unread.fail(client_error(error, self._request.choice.request_id))
@@ -71,7 +71,7 @@ class RequestStream:
     def numerics(self) -> str:
         request = self._request
         read = len(request.shown) - len(request.unread)
-        position = len(request.choice.emitted) + read - 1  # of the token that the front door read last
+        position = len(request.choice.emitted) + read - 1  # position of the token that the front door read last
         return next((name for first, name in reversed(request.classes) if first <= position), request.choice.numerics)
 
     @property

@@ -13,9 +13,9 @@ from gateway.fairness.loop_turns import Turns
 from mesh.errors import BatonError, Cancelled
 from mesh.messages.jobs import Token
 
-TOKEN_BYTES = 256  # of a plain token, here and as an event of a stream
-TOP_BYTES = 96  # of each of the likeliest tokens beside it
-LEAST_BYTES = 4 * 1024  # of one choice, however many share the limit of their request
+TOKEN_BYTES = 256  # memory that a plain token takes, here and as an event of a stream
+TOP_BYTES = 96  # memory that each of the likeliest tokens beside it takes
+LEAST_BYTES = 4 * 1024  # least limit of one choice, however many share that of their request
 BEHIND_SECONDS = 0.1  # over the limit for so long means behind: a burst of tokens is none
 DRAINED_SHARE = 1 / 4  # the request goes on when this share of the limit is left
 AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn

@@ -12,9 +12,9 @@ from typing import BinaryIO, NoReturn
 
 from mesh.messages.grammar import NO_TEXT, GrammarFault, Grammars
 
-MOST_SECONDS = 1.0  # of processor time for one grammar
-PATIENCE_SECONDS = 60.0  # of the clock, on a machine that has no time
-MOST_BYTES = 1 << 29  # of memory that one grammar may take
+MOST_SECONDS = 1.0  # processor time for one grammar
+PATIENCE_SECONDS = 60.0  # time by the clock for one grammar, on a machine whose processors are busy
+MOST_BYTES = 1 << 29  # memory that one grammar may take
 TOO_COSTLY = (
     f"it takes more than {MOST_SECONDS:g} s or {MOST_BYTES >> 20} MiB of memory to compile: write it with fewer "
     "repeats (*, +, ?, {m,n})"

@@ -20,7 +20,7 @@ from gateway.structured.compiling import WHY_NOT
 from mesh.errors import Unavailable
 from mesh.messages.grammar import is_of_client
 
-PLAIN_REPEATS = 100  # of a grammar that is compiled in some milliseconds; the cost may be their square
+PLAIN_REPEATS = 100  # repeats in a grammar that is compiled in some milliseconds; the cost may be their square
 PLAIN_CHARACTERS = 16_384
 MOST_WAITING = 16  # grammars, and how long one may wait
 WAIT_SECONDS = 10.0

@@ -12,7 +12,7 @@ from typing import Protocol
 from gateway.tenants.limits import TenantUse
 from mesh.errors import Internal, InvalidRequest
 
-AHEAD_TOKENS = 256  # of each choice that runs: put aside, so that many requests cannot begin on the last tokens at once
+AHEAD_TOKENS = 256  # tokens put aside for each choice that runs: many requests cannot begin on the last tokens at once
 SALT_BYTES = 16
 MAX_PRIORITY = 600
 
@@ -84,7 +84,7 @@ class TenantAdmission:
         self._use, self._clock = use, clock
         self._choices = 0  # counted as running
         self._asked = 0  # that validation has added
-        self._prompt_tokens = 0  # of prompts that have not begun
+        self._prompt_tokens = 0  # tokens in prompts that have not begun
         self._aside = 0  # tokens put aside for its choices
 
     def starts(self, *, spends: bool) -> None:

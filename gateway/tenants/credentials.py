@@ -12,7 +12,7 @@ from typing import Any
 from mesh.errors import Unauthenticated
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
-MOST_BYTES = 4096  # of one key
+MOST_BYTES = 4096  # length of the longest key
 
 
 @dataclass(frozen=True, slots=True)

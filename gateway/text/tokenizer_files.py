@@ -17,7 +17,7 @@ Json = Mapping[str, Any]
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 _BY_ID = "added_tokens_decoder"
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
-KEPT_WORDS = 1000  # of each tokenizer; a word takes up to 4 KB
+KEPT_WORDS = 1000  # words that each tokenizer remembers; a word takes up to 4 KB
 
 
 class AssetError(ConfigError):

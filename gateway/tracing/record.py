@@ -193,7 +193,7 @@ class RequestRecord:
     clock: Clock
     expect: Callable[[AttemptAtWorker], None]
     on_end: Callable[["RequestRecord"], None]
-    attributes: dict[str, Attribute] = field(default_factory=dict)  # of the root span
+    attributes: dict[str, Attribute] = field(default_factory=dict)  # attributes of the root span
     admission: Admission = OPEN  # whose request it is, and what it may use
     request_id: str = ""
     model: str = ""  # the name that the client wrote, or the only model's
@@ -205,7 +205,7 @@ class RequestRecord:
     end_seconds: float | None = None
     status: str = "running"  # running | ok | error | cancelled
     error: str = ""  # reason of the error
-    message: str = ""  # of the error, as the client got it
+    message: str = ""  # message of the error, as the client got it
     field: str = ""  # that the error names; empty: none
     http_status: int = 200  # that the error has over HTTP
     server_error: bool = False  # the error is ours, not the client's

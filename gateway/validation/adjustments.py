@@ -15,8 +15,8 @@ from mesh.messages.jobs import Adjustments, TokenBias, TokenSequence
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARACTERS = 256
-MAX_BAD_TOKENS = 4096  # of all bad words together
-MAX_PENALTY = 2.0  # of frequency_penalty and presence_penalty
+MAX_BAD_TOKENS = 4096  # tokens of all bad words together
+MAX_PENALTY = 2.0  # bound of frequency_penalty and presence_penalty, in both directions
 MAX_BIAS = 100.0
 REPETITION_PENALTIES = (0.01, 100.0)
 LARGE = 512  # ids, biases or characters that take a good part of a millisecond

@@ -46,7 +46,7 @@ class ValidRequest:
     choices: tuple[ChoiceRequest, ...]  # choices to run, ordered by index
     complete: tuple[CompleteChoice, ...]
     eos_ids: frozenset[int]  # stop ids that are the model's own
-    min_tokens: int = 0  # of each choice: no stop string ends it earlier
+    min_tokens: int = 0  # tokens that each choice has at least: no stop string ends it earlier
     scoring: ChoiceRequest | None = None  # computes the prompt's logprobs before the choices run; None: not wanted
 
 

@@ -47,7 +47,7 @@ class AttachedWorker:
     prefix_sequence: int = 0
     unreported_tokens: int = 0  # prompt tokens sent to it since its last Load
     unreported_requests: int = 0  # requests sent to it since its last Load
-    behind_tokens: int = 0  # of the prompts that it has from this gateway, those that a new request overtakes
+    behind_tokens: int = 0  # tokens of its prompts from this gateway that a new request overtakes
     draining: bool = False  # it asked for no new requests
     hung: bool = False  # its compute makes no progress; it gets no requests until it does
     moved_seconds: float = 0.0  # when its compute loop reported last

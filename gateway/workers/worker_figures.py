@@ -124,7 +124,7 @@ def prompt_wait(worker: AttachedWorker) -> float:
 
 
 def _own_wait(worker: AttachedWorker) -> float:
-    step = worker.step_seconds if worker.tier is Tier.PREFILL else 0.0  # of decode it stands in `room`
+    step = worker.step_seconds if worker.tier is Tier.PREFILL else 0.0  # decode's step counts in `room_seconds`
     return (worker.load.queued_tokens + worker.unreported_tokens) / tokens_per_second(worker) + step
 
 

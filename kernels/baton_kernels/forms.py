@@ -51,7 +51,7 @@ class MatrixForm:
     scheme: str  # fp32 | pairs | amx | int8 | int4 | int8-groups | int4-groups
     group: int = 0  # inputs that share a scale or, of int4, a small factor; 0: int8 has one scale per output
     segments: int = 1  # parts of k that are summed on their own and added as a balanced tree
-    offset: str = "none"  # of grouped forms: an integer `zero` that is subtracted, or a `minimum` that is added
+    offset: str = "none"  # a grouped form's shift: an integer `zero` that is subtracted, or a `minimum` that is added
     scales: str = "fp32"  # type of a grouped form's scales and minima: fp32 | fp16 | bf16
     middle: int = 0  # the nibble that means 0, where there are no zeros
     table: tuple[int, ...] = ()  # sixteen int8 that nibbles are indices into; empty: a nibble is a number

@@ -14,9 +14,9 @@ from mesh.config.host import memory_bytes
 
 CORES_OF_A_WORKER = 2  # below so many, workers of one host share all cores
 FEWEST, MOST = (1, 2), (2, 2)  # prefill and decode workers where cores are shared, and where they are not
-OWN_BYTES = 160 * 1024 * 1024  # of a worker besides its pool and the weights, which all workers of a host map
+OWN_BYTES = 160 * 1024 * 1024  # memory of a worker besides its pool and the weights, which all workers of a host map
 GIB = 1 << 30
-MEMORY_SHARE = 0.8  # of the memory that a mesh of default size may need
+MEMORY_SHARE = 0.8  # share of the host's memory that a mesh of default size may need
 NODES = Path("/sys/devices/system/node")
 
 

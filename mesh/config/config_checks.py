@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-MAX_SECONDS = 86_400.0  # of settings that are times
+MAX_SECONDS = 86_400.0  # longest time that a setting may name
 
 
 class ConfigError(ValueError):

@@ -15,9 +15,9 @@ class DoorConfig:
     choices: int = 256  # prompts of one request times its n
     queue_seconds: float = 10.0  # a request that would wait longer behind others is refused at once; 0: none is
     prompt_tokens: int = 0  # tokens of one prompt; 0: what the model's context holds
-    stop_strings: int = 16  # of one request
+    stop_strings: int = 16  # stop strings of one request
     strict_fields: bool = False  # true: a field that no endpoint knows is an error; false: it is named as ignored
-    body_mib: int = 32  # of one request, before and after it is inflated
+    body_mib: int = 32  # size of one request's body, before and after it is inflated
     header_kib: int = 64  # request line and headers of one request
     header_seconds: float = 10.0  # from the first byte of a request, or of a connection, to the end of its headers
     body_seconds: float = 60.0  # from the end of the headers to the end of the body

@@ -7,8 +7,8 @@ import os
 import stat
 from pathlib import Path
 
-CONFIG_BYTES = 16 << 20  # of a configuration or a template
-TOKENIZER_BYTES = 256 << 20  # of a tokenizer; the largest known has 35 MB
+CONFIG_BYTES = 16 << 20  # size of the largest configuration or template
+TOKENIZER_BYTES = 256 << 20  # size of the largest tokenizer that is read; the largest known has 35 MB
 
 
 class UnfitFile(OSError):

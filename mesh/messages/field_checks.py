@@ -2,7 +2,7 @@
 
 import math
 
-MOST_LETTERS = 256  # of a name
+MOST_LETTERS = 256  # length of the longest name
 
 
 def text_problem(name: str, text: str, most: int = MOST_LETTERS) -> str:

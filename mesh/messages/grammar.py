@@ -16,7 +16,7 @@ CACHED = 64  # compiled grammars that are kept
 MOST_WORDS = 400  # characters of llguidance's reason that an error repeats
 CLIENTS = "client"  # name of a grammar that a client has written itself
 NO_TEXT = "no text matches it"
-MOST_ITEMS = 1000  # of a row of the parser: 250 optional properties of an object need so many
+MOST_ITEMS = 1000  # items in a row of the parser: 250 optional properties of an object need as many
 MOST_ITEMS_OF_CLIENTS = 200  # an ambiguous grammar costs the square of it, JSON does not
 
 

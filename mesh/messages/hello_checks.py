@@ -13,7 +13,7 @@ from mesh.messages.hello_pairs import PageReach
 from mesh.messages.page_shape_checks import MOST_PAGE_TOKENS, shape_problem
 from mesh.messages.reports import Hello, Load
 
-MOST_TOKENS = 1 << 31  # of a context, a queue or a vocabulary
+MOST_TOKENS = 1 << 31  # tokens of a context, a queue or a vocabulary
 MOST_PAGES = 1 << 31
 MOST_REQUESTS = 1 << 31
 MOST_TOKENS_PER_SECOND = 1e9
@@ -23,7 +23,7 @@ MOST_TRANSPORTS = 16
 MOST_HASH_BYTES = 64
 MOST_HASHES = 1 << 24
 SPEEDS = ("tokens_per_second", "local_tokens_per_second")
-MOST: dict[str, float] = {  # of each figure of Load
+MOST: dict[str, float] = {  # upper bound of each figure of Load
     "waiting": MOST_REQUESTS,
     "running": MOST_REQUESTS,
     "queued_tokens": MOST_TOKENS,

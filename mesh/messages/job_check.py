@@ -13,7 +13,7 @@ from mesh.messages.orders import Examination, Examine, Open, Prefill
 from mesh.messages.reports import Hello
 
 MOST_PRIORITY = 1_000_000  # steps of priority, in either direction: far beyond what gateways send
-MOST_SECONDS = 1e15  # of a deadline; gRPC allows 1e8 hours
+MOST_SECONDS = 1e15  # seconds until a deadline, at most; gRPC allows 1e8 hours
 INT32 = 2**31
 
 

@@ -31,7 +31,7 @@ class Examination:
 
     top: int = 0  # beside the logprobs of the tokens, those of so many likeliest ones at each position
     pooling: Pooling | None = None  # how the embedding is made
-    dimensions: int = 0  # of the embedding only so many first values; 0: all
+    dimensions: int = 0  # first values of the embedding that are wanted; 0: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ AS_THEY_ARE = (
     "rdma",
 )  # transports that convert nothing: no byte of a page passes through the processor
 ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1, "fp8-e4m3": 1}  # by dtype
-SCALE_BYTES = {"int8": 2, "fp8-e4m3": 2}  # of codes: one scale for each token and head, behind a head's tile
+SCALE_BYTES = {"int8": 2, "fp8-e4m3": 2}  # size of a scale; codes have one per token and head, behind a head's tile
 CONVERTED_TILES = {  # tile orders and the dtypes they hold
     "fp32-v1": ("fp32",),
     "pairs-v1": ("bf16",),

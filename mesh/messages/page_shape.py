@@ -11,7 +11,7 @@ KV = "kv"  # keys and values of tokens: [layers][2][KV heads of the shard][tile]
 ROWS = "rows"  # bytes per token and layer that only their owner reads: [layers][token][bytes], for instance latent KV
 OPAQUE = "opaque"  # bytes of the page as a whole, which move as they are, for instance a state behind its last token
 KINDS = (KV, ROWS, OPAQUE)
-CONTENT_LETTERS = 16  # of a model's hash
+CONTENT_LETTERS = 16  # letters of a model's hash that name the content of its pages
 _MOST_PLACES = 4096
 
 

@@ -9,8 +9,8 @@ from mesh.messages.page_shape import KV, ROWS, PageSegment, PageShape
 
 MOST_PAGE_TOKENS = 1 << 16
 MOST_PAGE_BYTES = 1 << 40
-MOST_SEGMENTS = 4  # of a page
-MOST_LAYERS = 4096  # of a segment
+MOST_SEGMENTS = 4  # segments in a page, at most
+MOST_LAYERS = 4096  # layers in a segment, at most
 MOST_HEADS = 1 << 16
 MOST_HEAD_DIM = 1 << 16
 MOST_NAME_LETTERS = {"kind": 16, "content": 64, "tiles": 16, "dtype": 16}

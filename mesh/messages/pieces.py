@@ -6,7 +6,7 @@ from mesh.messages.message import Message
 from mesh.messages.packed_tokens import PackedTokens
 from mesh.messages.reports import Tokens
 
-PIECE_TOKENS = 32  # of one piece, about
+PIECE_TOKENS = 32  # tokens in one piece, about
 
 
 def pieces(message: Message) -> Iterator[Message]:

@@ -11,9 +11,9 @@ from mesh.messages.hello_checks import load_problem
 from mesh.messages.message import Message
 from mesh.messages.reports import ClockReading, Embedded, Hello, Load, Measures, Phase, Phases, Prefilled, Scored
 
-MOST_SECONDS = 1e9  # of a worker's clock, or a duration: traces hold wall time in 64 bits of nanoseconds
+MOST_SECONDS = 1e9  # latest time of a worker's clock, and longest duration: traces have 64 bits of nanoseconds
 MOST_MEASURES = 10_000  # names of one worker, and histograms
-NUMBER_BYTES = 4  # of a packed number
+NUMBER_BYTES = 4  # size of a packed number
 
 
 def report_problem(message: Message) -> str:

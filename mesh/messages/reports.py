@@ -253,7 +253,7 @@ class PageHolder:
     """A request, a step or a writer that holds pages of a worker."""
 
     what: str  # the phase of the request there, or what else holds the pages
-    state: str  # of its pages: in_use, landing or quarantined
+    state: str  # state of its pages: in_use, landing or quarantined
     request: int  # the request's id, as in its tickets; 0: a step
     attempt: int
     writer: int  # incarnation of the prefill worker that may write the pages; 0: none
@@ -267,7 +267,7 @@ class PageReport:
     """Every page of a worker's pool: sums and holders of one moment, a map, and the pages of the query one by one, as
     runs of pages that have the same state and the same holders. See mesh/sessions/page_reports.py."""
 
-    number: int  # of the query
+    number: int  # number of the query that this answers
     free: int
     cached: int
     in_use: int

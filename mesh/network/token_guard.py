@@ -16,7 +16,7 @@ log = logging.getLogger("baton.mesh")
 
 OPEN_SERVICES = ("/grpc.health.v1.Health/", "/grpc.reflection.")
 LOG_SECONDS = 60.0  # shortest time between two lines about refusals
-SHOWN_LETTERS = 80  # of a method's name, which the stranger chooses
+SHOWN_LETTERS = 80  # characters that are shown of a method's name, which the stranger chooses
 REFUSAL = (
     "the call shows no token of this mesh: give the calling process the mesh_token_file that the other services have; "
     "a person adds the metadata baton-mesh-token"

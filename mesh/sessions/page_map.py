@@ -14,7 +14,7 @@ from mesh.sessions.session import Session
 
 PAGE_STATES = ("free", "cached", "in_use", "landing", "quarantined")  # a cell shows the last of its pages' states
 LETTERS = "fculq"  # one for each state, for browsers
-MOST_CELLS = 16_384  # of one map
+MOST_CELLS = 16_384  # cells in one map, at most
 SLICE_PAGES = 4096
 PERIOD_SECONDS = 0.5  # between two maps
 

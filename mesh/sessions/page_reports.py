@@ -16,8 +16,8 @@ from mesh.sessions.page_map import PAGE_STATES, SLICE_PAGES, PageStates, pack
 from mesh.sessions.session import Session
 
 MOST_LISTED = 65_536  # pages of one report that are listed one by one
-MOST_HOLDERS = 16_384  # of one report; how many there are beyond stands among its faults
-MOST_QUERIES = 16  # of all sessions that wait for their report; further ones replace the oldest
+MOST_HOLDERS = 16_384  # holders in one report; how many there are beyond stands among its faults
+MOST_QUERIES = 16  # queries that wait for their report, over all sessions; further ones replace the oldest
 MAP_CELLS = 2048
 
 

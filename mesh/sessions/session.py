@@ -14,7 +14,7 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.session")
 
-TURN_SECONDS = 0.0002  # of messages that are handled before others have a turn on the loop
+TURN_SECONDS = 0.0002  # time in which messages are handled before others have a turn on the loop
 
 
 class BadMessage(ValueError):

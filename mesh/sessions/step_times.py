@@ -20,7 +20,7 @@ class StepTimes:
     def __init__(self, clock: Callable[[], float], *, weights_bytes: int = 0, first_seconds: float = 0.0) -> None:
         """`first_seconds`: the first step may take so long for reasons of its own."""
         self._clock, self._weights_bytes, self._first_seconds = clock, weights_bytes, first_seconds
-        self._rows: deque[int] = deque()  # of the steps that the runner has, the one that computes first
+        self._rows: deque[int] = deque()  # rows of each step that the runner has, the one that computes first
         self._since = 0.0  # when that one began
         self._last: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)  # seconds of a step, and of each of its rows
         self._first = True  # the first step is not over; it has reasons of its own to be slow, and teaches nothing

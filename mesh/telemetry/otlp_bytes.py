@@ -11,17 +11,17 @@ from struct import Struct
 from mesh.telemetry.semconv import SERVICE_NAME
 from mesh.telemetry.spans import Attribute, Attributes, SpanEvent, SpanKind, SpanRecord
 
-_RESOURCE_SPANS = 1  # of ExportTraceServiceRequest
-_RESOURCE, _SCOPE_SPANS = 1, 2  # of ResourceSpans
-_RESOURCE_ATTRIBUTES = 1  # of Resource
-_SCOPE, _SPANS = 1, 2  # of ScopeSpans
-_SCOPE_NAME = 1  # of InstrumentationScope
-_NAME, _ATTRIBUTES, _EVENTS, _LINKS, _STATUS = 5, 9, 11, 13, 15  # of Span
-_EVENT_NAME, _EVENT_ATTRIBUTES = 2, 3  # of Span.Event
-_MESSAGE = 2  # of Status
-_KEY, _VALUE = 1, 2  # of KeyValue
-_STRING, _ARRAY, _ITEMS = 1, 5, 1  # of AnyValue, and of ArrayValue
-_BOOL_TAG, _INT_TAG, _FLOAT_TAG = b"\x10", b"\x18", b"\x21"  # of AnyValue: fields 2 and 3 as varints, 4 as a double
+_RESOURCE_SPANS = 1  # field of ExportTraceServiceRequest
+_RESOURCE, _SCOPE_SPANS = 1, 2  # fields of ResourceSpans
+_RESOURCE_ATTRIBUTES = 1  # field of Resource
+_SCOPE, _SPANS = 1, 2  # fields of ScopeSpans
+_SCOPE_NAME = 1  # field of InstrumentationScope
+_NAME, _ATTRIBUTES, _EVENTS, _LINKS, _STATUS = 5, 9, 11, 13, 15  # fields of Span
+_EVENT_NAME, _EVENT_ATTRIBUTES = 2, 3  # fields of Span.Event
+_MESSAGE = 2  # field of Status
+_KEY, _VALUE = 1, 2  # fields of KeyValue
+_STRING, _ARRAY, _ITEMS = 1, 5, 1  # fields of AnyValue, and the field of ArrayValue
+_BOOL_TAG, _INT_TAG, _FLOAT_TAG = b"\x10", b"\x18", b"\x21"  # AnyValue's tags: fields 2 and 3 as varints, 4 as a double
 _ERROR = b"\x18\x02"  # Status.code = STATUS_CODE_ERROR
 _KINDS = {SpanKind.INTERNAL: 1, SpanKind.SERVER: 2, SpanKind.CLIENT: 3}
 

@@ -1,15 +1,15 @@
 """How fast a worker's steps are. The gateway estimates waiting times from the rate and admits requests by it, and
 decode derives a landing's progress deadline from the longest step."""
 
-FADES = 0.99  # of the longest step, with each step that follows and has as many rows
-WEIGHT = 0.2  # of the latest step, if none before was larger
+FADES = 0.99  # part of the longest step's time that is left after a step with as many rows
+WEIGHT = 0.2  # weight of the latest step; in the rate it is smaller where an earlier step had more rows
 CHANGE = 0.15  # a figure that differs by less from the one reported last is not reported
 
 
 class Speed:
     def __init__(self) -> None:
         self._longest_seconds, self._longest_rows = 0.0, 1
-        self.step_seconds = 0.0  # of recent steps, on average
+        self.step_seconds = 0.0  # average time of recent steps
         self._rate = 0.0
         self._most_rows = 0
 

@@ -8,7 +8,7 @@ import grpc
 from baton.retry_delay import retry_delay
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.1, 2.0
-PATIENCE_SECONDS = 30.0  # of calls without a deadline
+PATIENCE_SECONDS = 30.0  # time without progress after which a call without a deadline gives up
 
 
 class CallPace:

@@ -27,7 +27,7 @@ class BodyCase:
     rows: int
     outputs: int
     inputs: int
-    kind: str  # of numbers: ordinary | worst | ties | mixed
+    kind: str  # kind of the numbers: ordinary | worst | ties | mixed
 
     @classmethod
     def drawn(cls, rng: np.random.Generator) -> "BodyCase":

@@ -33,7 +33,7 @@ class CancelLoad:
         self._mesh, self._client, self._stages, self._random = mesh, client, stages, random
         self.errors: list[str] = []  # errors of clients, other than their own cancels
         self._numbers = itertools.count()
-        self._first_token_seconds = deque([0.2], maxlen=64)  # of recent requests, at the client
+        self._first_token_seconds = deque([0.2], maxlen=64)  # times to first tokens of recent requests, at the client
         self._prefixes = [random.randbytes(48) for _ in range(SHARED_PREFIXES)]
 
     async def without_decode(self, count: int) -> None:

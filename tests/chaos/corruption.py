@@ -25,8 +25,8 @@ from tests.harness.mesh import process_mesh
 from tests.harness.process import pages_held
 
 STREAMS, REQUESTS = 6, 24
-CANCELLED_SHARE = 0.3  # of requests over shared memory
-SHARE = 0.2  # of checks
+CANCELLED_SHARE = 0.3  # share of requests over shared memory that are cancelled
+SHARE = 0.2  # share of checks before which a page is damaged
 SPAN_PAUSE_SECONDS = 0.001
 SETTINGS = {
     "worker.page_tokens": "16",

@@ -26,7 +26,7 @@ STAGES = (
     "reading",  # a part of the answer has come
     "deaf",  # the client takes nothing of the answer
 )
-MOST_TOKENS = 2000  # of an answer: much more than any client stays for
+MOST_TOKENS = 2000  # tokens of an answer: far more than any client stays for
 ANSWER_SECONDS = 20.0  # for which a client waits for its part of the answer
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _END_STREAM, _END_HEADERS, _ACK = 0, 1, 4, 1, 4, 1

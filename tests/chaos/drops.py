@@ -26,7 +26,7 @@ from tests.harness.process import QUIET_SECONDS, pages_held
 
 AT_ONCE = 48  # connections
 MOST_GROWTH = 0.05
-MOST_REFUSED = 0.02  # of the connections
+MOST_REFUSED = 0.02  # share of the connections whose requests may be refused
 SETTINGS = {
     "worker.page_tokens": "16",
     "worker.pool_pages": "256",  # few, so that the warm-up has touched all of them

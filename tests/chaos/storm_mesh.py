@@ -27,7 +27,7 @@ RESTART_SECONDS = 0.5
 
 @dataclass
 class StormMesh:
-    addresses: list[str]  # of the gateways' gRPC API
+    addresses: list[str]  # addresses of the gateways' gRPC API
     http: list[str]
     gateways: list[ServiceProcess] = field(default_factory=list)
     prefills: list[ServiceProcess] = field(default_factory=list)

@@ -73,7 +73,7 @@ async def kill_in_mid_push(transport, kills, landings, settings, request_of, *, 
         rounds: list[Round] = []
         too_late: list[Round] = []
         while (number := len(rounds)) < kills:
-            target = 1 + (2 * number + 1) * 118 // (2 * kills)  # of 128; the last write has the last 8
+            target = 1 + (2 * number + 1) * 118 // (2 * kills)  # spans, out of 128; the last write has the last 8
             pids = {str(prefill.incarnation): prefill.pid for prefill in mesh.prefills}
             kill = asyncio.create_task(decode.ask("interrupt", landed=target, signal=signal.SIGKILL, pids=pids))
             seen = await client.ask(request_of(number % 6))

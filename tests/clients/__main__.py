@@ -21,7 +21,7 @@ from tests.clients.running import TriedClient, try_client
 from tests.clients.table import CLIENTS, RealClient
 from tests.schemas.__main__ import built_in_mesh
 
-LAST_LINES = 20  # of a failed client's output
+LAST_LINES = 20  # lines that are shown of a failed client's output
 
 
 async def run(chosen: Sequence[RealClient]) -> list[TriedClient]:

@@ -31,11 +31,11 @@ class BoardPanel:
     unit: str
     x: int
     y: int
-    width: int  # of 24 columns
+    width: int  # columns, out of 24
     height: int
     stacked: str  # "", "normal" or "percent"
     most: float | None  # upper end of the axis, where it is fixed
-    text: str  # of a text panel
+    text: str  # content of a text panel
     limits: tuple[tuple[float, str], ...]  # from this value on, this colour
     by_limits: bool  # numbers take the colour of the limit that they have reached
     colours: Mapping[str, str]  # series name -> colour, where the dashboard fixes it
@@ -44,7 +44,7 @@ class BoardPanel:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    name: str  # of the file, without its ending
+    name: str  # name of the file, without its ending
     title: str
     panels: tuple[BoardPanel, ...]
     variables: tuple[str, ...]  # queries that fill the choices of the dashboard's variables

@@ -25,7 +25,7 @@ class Answered:
     exemplars: Sequence[tuple[float, float]] = ()  # (time, value)
     traces: Sequence[
         Mapping[str, Any]
-    ] = ()  # of a panel that asks the trace store: first one request with its spans, then a list
+    ] = ()  # for a panel that asks the trace store: first one request with its spans, then a list
 
 
 def draw(board: Board, answers: Sequence[Answered], begin: float, end: float) -> str:

@@ -37,7 +37,7 @@ class DashboardRun:
     rules: int = 0
     control: int = 0  # problems found in a dashboard with a misspelt metric, beyond its own
     requests: dict[str, int] = field(default_factory=dict)
-    lines: list[str] = field(default_factory=list)  # of the services' logs
+    lines: list[str] = field(default_factory=list)  # log lines of the services
 
     @property
     def panels(self) -> int:

@@ -32,7 +32,7 @@ class Skipped:
 @dataclass(slots=True)
 class CodeBlock:
     page: str
-    line: int  # of the first line of code, from 1
+    line: int  # number of the first line of code on its page, from 1
     language: str
     text: str
     skip: str = ""  # reason

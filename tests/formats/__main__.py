@@ -30,7 +30,7 @@ from engine.step.layer_groups import unreported
 from engine.step.plan import Piece
 from mesh.messages.jobs import Sampling
 
-MOST_LOGIT = 0.05  # of the largest logit, for integer products
+MOST_LOGIT = 0.05  # largest error of a logit, as a share of the largest logit, for integer products
 MOST_WIDENED = 0.01  # for products of the widened numbers
 STEP_SHARE = 0.2  # mean distance of rounded weights from the given ones, over their mean size
 PROMPT = [(7 * place * place + 3 * place) % 262 for place in range(48)]

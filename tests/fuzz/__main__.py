@@ -30,7 +30,7 @@ SHOWN = 5  # failures of a target that are printed
 @dataclass(frozen=True)
 class Slice:
     target: str
-    seed: int  # of the first case; the next ones count up
+    seed: int  # seed of the first case; the next ones count up
     cases: int
 
 

@@ -31,7 +31,7 @@ from tests.fuzz.drawn_messages import drawn, odd, over_the_wire
 from tests.unit.gateway.fake_mesh import RecordingSession
 
 KINDS = get_args(Up)
-WALL_SECONDS = 1.7e9  # of the moment at which the gateway's clock began
+WALL_SECONDS = 1.7e9  # wall time at which the gateway's clock began
 BAD = 9  # incarnation of the worker that is not sound
 
 

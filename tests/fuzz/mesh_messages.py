@@ -39,7 +39,7 @@ ENVELOPES = (
 )
 LIMITS = JobLimits(vocabulary=300, context_tokens=4096)
 REACH = PageReach("host", 0, OURS, ("shm", "tcp"))
-_LARGEST_BYTES = 1 << 16  # of pages that are converted here
+_LARGEST_BYTES = 1 << 16  # size of the largest pages that are converted here
 
 
 def mesh_messages(rng: Random) -> bool:

@@ -15,7 +15,7 @@ from triton.backends.compiler import GPUTarget
 
 from baton_kernels.triton.launch import Launch
 
-SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # of one block
+SHARED_LIMIT_BYTES = {80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}  # shared memory of one block
 _LEFT_LOADING = re.compile(r"ttg\.async_wait .*num = (\d+)")  # groups of loads that are still under way after a wait
 _KINDS = ("wgmma.mma_async", "tcgen05.mma", "mma.sync", "cp.async.bulk.tensor", "cp.async.cg", "atom.")
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-_folders: list[Path] = []  # of the recordings that go on; the last one counts
+_folders: list[Path] = []  # folders of the recordings that go on; the last one counts
 _numbers = count()
 
 

@@ -13,7 +13,7 @@ from tests.helm_check.agreement import expand
 from tests.helm_check.chart import ROOT, Document
 
 BINARY = which("envoy", path=str(Path(sys.executable).parent)) or which("envoy")
-FOLDERS = ("/etc/baton", "/etc/envoy", "/tls", "/public")  # of the containers; here they lie below a temporary folder
+FOLDERS = ("/etc/baton", "/etc/envoy", "/tls", "/public")  # folders in containers; here they lie below a temporary one
 
 
 def problems(documents: list[Document]) -> Iterator[str]:

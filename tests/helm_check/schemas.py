@@ -10,7 +10,7 @@ import yaml
 
 from tests.helm_check.chart import CHART, Document
 
-VERSIONS = ("1.32", "1.34", "1.37")  # of Kubernetes
+VERSIONS = ("1.32", "1.34", "1.37")  # versions of Kubernetes
 
 
 @cache

@@ -123,7 +123,7 @@ def real_mesh(tmp_path: Path) -> Callable[..., AbstractAsyncContextManager[RealM
         dtype: str = "bf16",
         observer: RequestObserver = UNOBSERVED,
         served: str | ServedModels = "tiny",
-        rules: Rules = RULES,  # of the gateway
+        rules: Rules = RULES,  # the gateway's rules
     ) -> AsyncIterator[RealMesh]:
         model = tiny(tmp_path / "model", "llama3", dtype=dtype, context=8192)
         network = GrpcNetwork(setting="gateway.worker_address")

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.mesh
 START_SECONDS = 120.0
 PATH, FRESH_SECONDS, KEPT, STREAMS = "/v1/completions", 0.018, 6, 3
 BODY: dict[str, Any] = {"model": "random", "prompt": "Once", "temperature": 0, "ignore_eos": True, "max_tokens": 1}
-TOKENS = 60  # of a stream
+TOKENS = 60  # tokens of a stream
 # How a call ends that arrives in the moment in which its server closes; none of it has begun.
 SENT_AWAY = (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
 

@@ -48,7 +48,7 @@ async def test_a_gateway_that_gets_sigterm_ends_every_stream_whole_or_with_a_wor
     assert cut.value.code() is grpc.StatusCode.UNAVAILABLE and "emitted" in (cut.value.details() or "")
 
 
-STREAMS = 6  # of each length over each door
+STREAMS = 6  # streams of each length over each door
 LONG, SHORT = 1500, 12
 
 

@@ -190,7 +190,7 @@ async def test_a_stranger_gets_nothing_at_any_port_and_harms_nobody(mesh: Runnin
 @in_one_loop
 async def test_a_member_that_says_nonsense_or_takes_an_incarnation_is_refused_by_name(mesh: RunningMesh) -> None:
     real = (await mesh.known())["decode"]
-    copies = Stranger(real, mesh.token)  # of a living worker
+    copies = Stranger(real, mesh.token)  # registers under the incarnation of a living worker
     lies = Stranger(real, mesh.token)  # registers as itself, says Hello as the living worker
     odd = Stranger(real, mesh.token, incarnation=3, page_tokens=0)
     small = Stranger(real, mesh.token, incarnation=4, context_tokens=1)

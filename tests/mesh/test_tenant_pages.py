@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mesh
 
 PAGE = 16
 ALICE, BOB = tuple(range(2, 2 + 5 * PAGE + 9)), tuple(range(120, 120 + PAGE + 3))
-WORD_BYTES = 16  # of keys and values of different tokens, so many bytes in a row are not equal by chance
+WORD_BYTES = 16  # length of a run of bytes in keys and values that different tokens do not share by chance
 WAYS = [("shm", True), ("tcp", True), ("shm", False)]  # transport, and whether there is a prefill worker
 
 

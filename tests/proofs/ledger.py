@@ -14,7 +14,7 @@ from typing import Any
 from tests.proofs.ranges import Range, merged, total
 
 Json = dict[str, Any]
-HISTORY_ENTRIES = 20  # of a proof; older ones are forgotten
+HISTORY_ENTRIES = 20  # entries kept of a proof; older ones are forgotten
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class ProofEntry:
     sources: str
     ranges: list[Range] = field(default_factory=list)  # passed
     failures: list[FailedSlice] = field(default_factory=list)
-    figures: list[Json] = field(default_factory=list)  # of slices that are judged together
-    progress: Json = field(default_factory=dict)  # of numbers that need several slices
+    figures: list[Json] = field(default_factory=list)  # figures of slices that are judged together
+    progress: Json = field(default_factory=dict)  # progress of numbers that need several slices
     machines: dict[str, int] = field(default_factory=dict)  # kind of machine -> numbers that passed there
     seconds: float = 0.0
     date: str = ""

@@ -18,7 +18,7 @@ from tests.sim.seeds.many import outcomes
 from tests.sim.seeds.removals import REMOVALS
 
 SECONDS = 120.0
-PARTS = 3  # of a run's time; a mutant takes one at most
+PARTS = 3  # parts of a run's time; a mutant takes one at most
 SIMULATED = tuple(REMOVALS)
 MODELLED = tuple(name for name in PROTECTIONS if demonstration(name) is not None)
 NAMES = tuple(f"sim: {name}" for name in SIMULATED) + tuple(f"model: {name}" for name in MODELLED)

@@ -36,7 +36,7 @@ class SliceVerdict:
     failed: tuple[Range, ...] = ()
     failures: int = 0  # in the failed ranges; at least one where there is a range
     cannot_run: str = ""
-    progress: Json | None = None  # of numbers that are begun
+    progress: Json | None = None  # progress of numbers that are begun
 
 
 def whole(part: ProofSlice, status: int, report: Json) -> SliceVerdict:
@@ -59,11 +59,11 @@ class Proof:
     slice: int  # numbers of one slice
     least: int  # numbers of the smallest slice that is worth its start
     seconds: float  # about how long a slice takes, until one was measured
-    command: Callable[[ProofSlice, Json], list[str]]  # of a slice, given the progress so far
+    command: Callable[[ProofSlice, Json], list[str]]  # command of a slice, given the progress so far
     covers: tuple[str, ...]  # files and folders on whose content the result depends
     verdict: Callable[[ProofSlice, int, Json], SliceVerdict] = whole  # by the exit status and the runner's JSON
     obstacle: Callable[[], str] = lambda: ""  # why this machine cannot run it
-    figures: Callable[[Json], Json | None] = lambda report: None  # of a slice, for the judgement of all together
+    figures: Callable[[Json], Json | None] = lambda report: None  # a slice's figures, to judge all together
     together: Callable[[Sequence[Json]], str] = lambda figures: ""  # why all slices together prove nothing
 
     @property

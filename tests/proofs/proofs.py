@@ -17,7 +17,7 @@ CORE = ("engine", "gateway", "kvtransfer", "mesh", "prefill_svc", "decode_svc", 
 SIM = (*CORE, "cli/local_mesh/signs_of_life.py", "tests/sim", "tests/mutants")
 PROCESSES = (*CORE, "cli", "tests/harness", "tests/mutants")  # what a mesh of real processes consists of
 CHAOS = (*PROCESSES, "tests/chaos")
-FAKES = (  # of the unit tests, which targets of the fuzzer use
+FAKES = (  # fakes of the unit tests, which targets of the fuzzer use
     "tests/unit/certificates.py",
     "tests/unit/decode_svc/fakes.py",
     "tests/unit/engine/gguf_files.py",

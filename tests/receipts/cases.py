@@ -49,8 +49,8 @@ SEED = 11
 class ReceiptCase:
     kind: str  # sampled, tools, json, choices, or the path of another API
     door: str  # whole, stream, grpc
-    path: str  # of HTTP
-    body: Json  # of HTTP, or a GenerateRequest as JSON
+    path: str  # HTTP path; empty over gRPC
+    body: Json  # body of an HTTP request, or a GenerateRequest as JSON
 
     @property
     def plain_text(self) -> str | None:

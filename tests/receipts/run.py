@@ -25,7 +25,7 @@ SECONDS = 120.0
 class TakenReceipt:
     case: ReceiptCase
     raw: bytes  # the answer as a client saves it
-    key: str  # of the mesh that gave it
+    key: str  # key of the mesh that gave it
 
     @property
     def receipt(self) -> Json:

@@ -25,7 +25,7 @@ CHECKS = (
     "unsupported_method",
     "allow_header_conformance",
 )
-CONTEXT_TOKENS = 64  # of a prompt and its answer: most requests leave the length of the answer open
+CONTEXT_TOKENS = 64  # tokens of a prompt and its answer: most requests leave the length of the answer open
 COVERED = 6000  # cases that walk through the limits of every field, whatever `--cases` says
 BODIES = 8  # endpoints with a body: they share the other cases
 

@@ -56,7 +56,7 @@ class Cluster:
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
         max_batch: int = 64,
-        page_tokens: tuple[int, int] = (PAGE_TOKENS, PAGE_TOKENS),  # of prefill and of decode
+        page_tokens: tuple[int, int] = (PAGE_TOKENS, PAGE_TOKENS),  # tokens in a page at prefill, and in one at decode
         source: DraftSource = DraftSource.OFF,
         draft_tokens: int = 4,
         foresight: float = 0.7,

@@ -12,7 +12,7 @@ from mesh.network.message_log import MessageLog
 
 class SimLogs:
     def __init__(self) -> None:
-        self.lines: list[list[bytes]] = []  # of each process
+        self.lines: list[list[bytes]] = []  # log lines of each process
         self.over = False  # the run has ended, and what is left of its processes is cleared away
         self._order = count()
 

@@ -110,7 +110,7 @@ class SimRunner:
         self._pool, self._page_tokens = pool, page_tokens
         self._all_words, self._page_words = memoryview(pool.memory).cast("Q"), pool.shape.page_bytes // 8
         places = [pool.shape.place(layer, 1) for layer in range(self.layers)]
-        self._places = [(begin // 8, size // 8) for begin, size in places]  # of a layer inside a page, in words
+        self._places = [(begin // 8, size // 8) for begin, size in places]  # each layer's begin and size, in words
         self._step_seconds, self._row_seconds = step_seconds, row_seconds
         self.before: Callable[[Plan], Awaitable[object]] | None = None  # a test delays, hangs or ends steps here
 
@@ -226,7 +226,7 @@ class SimRunner:
         if not piece.sampling or not piece.sampled or (piece.masks is not None and masks is None):
             return ()
         banned = [()] * piece.sampled if masks is None else masks.banned
-        values = [0] * piece.stop  # of each slot, over all layers
+        values = [0] * piece.stop  # sum over all layers for each slot
         for layer in range(self._model_layers):
             slot = 0
             for words in self._words(piece, layer):

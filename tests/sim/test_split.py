@@ -20,7 +20,7 @@ class SplitRun:
     texts: list[list[int]]
     local: int  # prompts that decode computed
     remote: int  # prompts that prefill handed over
-    longest_seconds: float  # of decode's steps with somebody who decodes
+    longest_seconds: float  # time of decode's longest step with somebody who decodes
 
 
 def prompt(number: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from tests.sim.cluster import Cluster
 from tests.sim.loop import run_virtual
 from tests.sim.tenants import TenantTexts
 
-LONG, SHORT = tuple(range(22)), tuple(range(100, 105))  # of each, the last page is not full
+LONG, SHORT = tuple(range(22)), tuple(range(100, 105))  # prompts whose last page is not full
 FEW = Sampling(max_tokens=3)
 
 

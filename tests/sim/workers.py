@@ -53,7 +53,7 @@ class WorkerOptions:
     row_seconds: float = 0.0002
     on_plan: Callable[[Plan], None] = lambda plan: None  # sees every plan of every worker; may make its step fail
     masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
-    prefill_tokens: int = PAGE_TOKENS  # of a page
+    prefill_tokens: int = PAGE_TOKENS  # tokens in a page at prefill
     decode_tokens: int = PAGE_TOKENS
 
     def shape(self, tier: Tier) -> PageShape:
@@ -82,7 +82,7 @@ async def start_worker(
     name: str,
     incarnation: int,
     pool: MemoryPool,
-    pages: PagePool,  # of that memory
+    pages: PagePool,  # page states of that memory
     numerics: str = "class-a",
     model: str = "sim",
     choose: Choose,

@@ -27,7 +27,7 @@ class Block:
     """A docstring, a comment or a document."""
 
     path: str  # from the root
-    line: int  # of its first character
+    line: int  # number of the line with its first character
     text: str
 
     def line_at(self, offset: int) -> int:

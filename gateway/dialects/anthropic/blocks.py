@@ -107,7 +107,7 @@ def _texts(value: Any, path: str, ignored: Ignored) -> str:
 
 
 def _text(block: ObjectReader) -> str:
-    block.any("citations")  # of documents, which no request can have
+    block.any("citations")  # citations are those of documents, which no request can have
     return block.text("text")
 
 

@@ -44,7 +44,7 @@ class MessagesReply:
         self._answer, self._shows_thinking, self._receipt = answer, shows_thinking, receipt
         self._at_length = "model_context_window_exceeded" if fills_context else "max_tokens"
         self._parts = AnswerParts()
-        self._head = b""  # of deltas of the open block
+        self._head = b""  # bytes before the text in each delta of the open block
         self._fixed: Json = {"id": f"msg_{request_id}", "type": "message", "role": "assistant", "model": model}
 
     def cancel(self) -> None:

@@ -62,7 +62,7 @@ class _Head:
         self, send: Send, request_id: str, more: list[tuple[bytes, bytes]], defaults: tuple[tuple[bytes, bytes], ...]
     ) -> None:
         self._send, self._id, self._more, self._defaults = send, request_id, more, defaults
-        self.status = 0  # of the answer, once it has begun
+        self.status = 0  # status of the answer; 0: it has not begun
 
     def send(self, message: Any) -> Awaitable[None]:
         if not self.status and message["type"] == "http.response.start":

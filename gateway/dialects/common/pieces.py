@@ -12,7 +12,7 @@ import msgspec
 Item = TypeVar("Item")
 
 MARK = b"\xff"  # around the number of a value that stands elsewhere; UTF-8 has no such byte
-PIECE_BYTES = 64 * 1024  # of a piece of small items: each is a write of its own
+PIECE_BYTES = 64 * 1024  # size at which a piece of small items is full: each piece is a write of its own
 
 
 class JsonPieces:
@@ -43,7 +43,7 @@ class GrowingList:
 
     def __init__(self) -> None:
         self._parts, self._last = list[bytes](), [b"["]
-        self._bytes = 0  # of the last part
+        self._bytes = 0  # size of the last part
         self._empty = True
 
     def add(self, items: bytes) -> None:

@@ -9,7 +9,7 @@ import msgspec
 encode = msgspec.json.encode
 
 DONE = b"data: [DONE]\n\n"
-_END = b"}\n\n"  # of every frame
+_END = b"}\n\n"  # bytes at the end of every frame
 NOTHING: Mapping[str, object] = {}
 
 

@@ -103,7 +103,7 @@ class SglangMeta(Struct, kw_only=True):
     input_top_logprobs: list[list[Triple] | None] | UnsetType = UNSET
     output_token_logprobs: list[Triple] | UnsetType = UNSET
     output_top_logprobs: list[list[Triple]] | UnsetType = UNSET
-    receipt: SignedReceipt | UnsetType = UNSET  # of all answers of the request, in the one that ends last
+    receipt: SignedReceipt | UnsetType = UNSET  # one for all answers of the request, in the answer that ends last
     receipt_salt: str | UnsetType = UNSET
 
 

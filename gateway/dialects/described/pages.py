@@ -46,7 +46,7 @@ class HealthAnswer(Struct, kw_only=True):
     silent_workers: list[SilentWorkerHealth] | UnsetType = UNSET  # that stand still, until they are back
     alarms: list[str] | UnsetType = UNSET  # pages of workers that a person must look at
     processes: int | UnsetType = UNSET  # that answered, of a gateway of several
-    silent_processes: list[int] | UnsetType = UNSET  # of a gateway of several, that are there and have not answered
+    silent_processes: list[int] | UnsetType = UNSET  # processes, of several, that are there and have not answered
 
 
 class LoadAnswer(Struct):

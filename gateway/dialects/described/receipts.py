@@ -15,7 +15,7 @@ class AnswerDigests(Struct, kw_only=True):
 
     salt: str  # SHA-256 of the salt
     fields: list[tuple[str, str]]  # path in the answer, digest
-    stream: list[tuple[str, str]] | None  # of what only the events of a stream say; null: a whole answer
+    stream: list[tuple[str, str]] | None  # digests of what only the events of a stream say; null: a whole answer
 
 
 class SignedReceipt(Struct, kw_only=True):

@@ -35,7 +35,7 @@ class GrowingChoice:
         self._triples = triples
         self.tokens = self.characters = 0
         self.last: int | None = None  # the last token
-        self.cached_tokens: int | None = None  # of its prompt, once that is known
+        self.cached_tokens: int | None = None  # cached tokens of its prompt, once they are known
         self._text, self._ids, self._logprobs, self._tops = bytearray(), bytearray(), bytearray(), bytearray()
 
     def add(self, delta: Delta) -> None:

@@ -120,7 +120,7 @@ class SglangReply(BaseReply):
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         shown: dict[int, int] = {}  # tokens of each choice in its last event
-        shapes, last = list[list[Any]](), dict[int, bytes]()  # of the events, for a receipt
+        shapes, last = list[list[Any]](), dict[int, bytes]()  # shapes of the events, and ended answers, for a receipt
         async for event in self._events():
             choice, index = self._growing[event.index], event.index
             if isinstance(event, Delta):

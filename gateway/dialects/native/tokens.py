@@ -27,7 +27,7 @@ from gateway.text.templates import DEFAULT
 from gateway.validation.validate import validate_model
 from mesh.errors import BatonError, InvalidRequest
 
-Parse = Callable[..., Awaitable[Any]]  # of a body: its bytes, its type and its caller
+Parse = Callable[..., Awaitable[Any]]  # parses a body: its bytes, its type and its caller
 MODEL = "model"  # parameter of /tokenizer_info
 _OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template", "chat_template_kwargs", "tools")
 

@@ -18,7 +18,7 @@ from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, BodyTooLarge, InvalidRequest
 
 MEMORY_BYTES = 4 * 2**30
-KEPT_KIB = 512 * 1024  # of peak memory; after more, the process ends
+KEPT_KIB = 512 * 1024  # peak memory; a process that has needed more ends
 PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists of so many integers and texts of so many characters travel as bytes
 MAX_VALUES = 100_000  # values of a field, and lists and objects of a body; token ids of prompts have other limits
 CHEAP = 16  # so many integers of a long list cost what one other value does
@@ -29,7 +29,7 @@ TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 class ParseOrder(msgspec.Struct):
     """The first line that the process reads; the bytes of a body follow."""
 
-    module: str  # of the body's type
+    module: str  # module of the body's type
     kind: str
     size: int
     strict: bool

@@ -247,7 +247,7 @@ class CompletionReply(BaseReply):
                 more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
             before = [each.items for each in echoed]
             for whole in wholes:
-                await asyncio.sleep(0)  # of many choices one in each pass of the loop
+                await asyncio.sleep(0)  # each choice has a pass of the loop of its own, however many there are
                 index = number * self._choices + whole.index
                 choice = completion_choice(whole, text, before, index) | more
                 if self._with_ids:

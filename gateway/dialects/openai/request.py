@@ -57,7 +57,7 @@ class HttpCaller:
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
-    context_tokens: int = 0  # of the attached workers of the model; 0: not known
+    context_tokens: int = 0  # smaller context of the model and its attached workers; 0: not known
     deadline: float | None = None  # when the client stops waiting, by the event loop's clock; None: it does not say
 
     @property

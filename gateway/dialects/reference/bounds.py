@@ -164,7 +164,7 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
         **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},
         **{key: {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}} for key in ("request_id", "rid")},
-        "fingerprint": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}},  # of a numerics class
+        "fingerprint": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}},  # numerics class's fingerprint
         "prompt": {"array": _lists(ids, MAX_PROMPTS)},
         "input": {"array": _lists(ids, MAX_INPUTS)},
         "input_ids": {"array": {"anyOf": _lists(ids, MAX_PROMPTS)["anyOf"][1:]}},

@@ -75,7 +75,7 @@ class ResponseEvents:
 
     def __init__(self, items: OutputItems) -> None:
         self._items, self._number = items, 0
-        self._head = b""  # of deltas of the open item
+        self._head = b""  # bytes before the text in each delta of the open item
 
     def event(self, kind: str, members: Mapping[str, Any]) -> list[bytes]:
         """An event in pieces: logprobs of a long answer make it large."""

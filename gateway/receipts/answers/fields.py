@@ -16,16 +16,16 @@ from typing import Any
 from gateway.receipts.canonical import ReceiptError
 
 Json = dict[str, Any]
-MAX_FIELDS = 4096  # of one receipt; an answer that has more gets coarser ones
-DIGITS = 32  # of a digest: 128 bits
+MAX_FIELDS = 4096  # digests in one receipt; an answer with more fields gets coarser ones
+DIGITS = 32  # hex digits of a digest: 128 bits
 # Objects and lists that are several fields. All else is one field, above all what the client chose: schemas, metadata,
 # the arguments of a call. Its names would say something about the request.
 OPENED = {
     *("", "choices", "message", "tool_calls", "function", "usage", "usage_so_far", "timings", "logprobs", "meta_info"),
     *("prompt_tokens_details", "completion_tokens_details", "input_tokens_details", "output_tokens_details"),
     *("output", "content", "finish_reason", "incomplete_details"),
-    *("response", "item", "part", "delta", "content_block"),  # of the events of a stream
-    *("started", "finished", "numerics_class", "prompt_logprobs", "choice_finished"),  # of gRPC
+    *("response", "item", "part", "delta", "content_block"),  # members of a stream's events
+    *("started", "finished", "numerics_class", "prompt_logprobs", "choice_finished"),  # members of gRPC's answers
 }
 SCORES = ("logprobs", "logprobs.content")  # ends of paths to lists with an entry for each token
 _EVENTS = ("response_", "message_", "content_block_")  # begin the types of events, which hold lists of them

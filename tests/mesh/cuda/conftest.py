@@ -40,7 +40,7 @@ class GpuMesh:
 
     client: Client
     supervisor: Supervisor
-    addresses: dict[str, str]  # of the workers, by name
+    addresses: dict[str, str]  # addresses of the workers, by name
     classes: set[tuple[str, str]] = field(default_factory=set)
 
     async def answer(self, ask: VerifyRequest) -> tuple[Best, ...]:

@@ -34,7 +34,7 @@ class MeshEvent:
     peer: int
     stream: int
     kind: str = ""
-    fields: tuple[Any, ...] = ()  # of the message, as `EVENT_FIELDS` names them
+    fields: tuple[Any, ...] = ()  # fields of the message, as `EVENT_FIELDS` names them
     ticket: tuple[int, int, str] | None = None
 
     @property

@@ -27,14 +27,14 @@ class ObservedStep:
     worker: int
     peer: int = 0
     form: Message = ()
-    reason: str = ""  # of Lost and Full
+    reason: str = ""  # reason in Lost and Full
 
 
 @dataclass(slots=True)
 class Projection:
     request: int
     configuration: Configuration
-    processes: list[int]  # of each worker of the model
+    processes: list[int]  # processes by their number in the model: the gateway, prefill, then decode workers
     steps: list[ObservedStep]
     routes: dict[int, tuple[int, int]]  # attempt -> (decode, prefill)
     timed: bool  # its client has set a deadline

@@ -24,7 +24,7 @@ CLOSES_SECONDS = 1.0  # so long after its grace a process may still be there
 KNOWN_SECONDS = 1.0  # so long after Drain came to a gateway it orders nothing new of the worker
 STILL_SECONDS = 1.0  # a process that stood still in this time before it ends has told nobody anything
 TELLING_SECONDS = 1.0  # a shorter grace leaves a gateway no time to hand requests over
-HANDS_OVER_SHARE = 0.5  # of its grace, in which another worker must have been there the whole time
+HANDS_OVER_SHARE = 0.5  # share of its grace in which another worker must have been there the whole time
 
 
 class Departures:

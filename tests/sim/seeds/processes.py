@@ -133,7 +133,7 @@ class WorkerProcess(FleetProcess):
 class GatewayProcess(FleetProcess):
     gateway: Gateway | None = None
     leaves_at: float | None = None  # by its own clock: when its time to end requests is over, once it drains
-    calls: list["ServedCall"] = field(default_factory=list)  # of the clients that it serves
+    calls: list["ServedCall"] = field(default_factory=list)  # calls of the clients that it serves
 
     @property
     def core(self) -> Gateway:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ATTACHES_SECONDS = 5.0  # a worker registers once a heartbeat, and dials to a gateway that is cut off hold it up
 KEPT_SECONDS = 60.0  # for which the past is known
 
-Pair = tuple[SimNode, SimNode]  # of a gateway and a worker
+Pair = tuple[SimNode, SimNode]  # a gateway and a worker
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tests.sim.seeds.users import User
 
 AT_THE_DOOR_SECONDS = 10.0  # without a worker, or a pair: then requests no longer wait
-GUESSED_TOKENS_PER_SECOND = 2000.0  # of a worker that has measured nothing
+GUESSED_TOKENS_PER_SECOND = 2000.0  # speed of a worker that has measured nothing
 CLOSE = 1e-6
 
 

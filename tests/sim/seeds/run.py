@@ -36,7 +36,7 @@ class RunOutcome:
     hits: dict[str, Counter[str]] = field(default_factory=dict)
     reached: Counter[str] = field(default_factory=Counter)
     ways: Counter[str] = field(default_factory=Counter)  # tokens by their way through a gateway
-    log_hash: str = ""  # of what each client saw, and when
+    log_hash: str = ""  # hash of the tokens, error and number of calls of each client, and of when the run ended
 
 
 def run_story(story: Story, *, rules: Rules = RULES, logs: SimLogs | None = None) -> RunOutcome:

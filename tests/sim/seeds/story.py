@@ -60,7 +60,7 @@ class SimWorld:
     classes: tuple[str, ...] = ("class-a",)  # numerics classes; workers of each tier take turns
     pages: int = 48
     prefill_pages: int = 48
-    prefill_tokens: int = PAGE_TOKENS  # of a page; pools have as many tokens as if this were the usual number
+    prefill_tokens: int = PAGE_TOKENS  # tokens in a page; pools have as many tokens as if this were the usual number
     decode_tokens: int = PAGE_TOKENS
     one_sided: bool = True
     may_kill: bool = True
@@ -97,7 +97,7 @@ class Demand:
     deadline_seconds: float | None = None
     allow_class_change: bool = False
     priority: int = 0
-    salt: bytes = b""  # of its tenant
+    salt: bytes = b""  # salt of its tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class User:
             accents = range(len(fleet.world.classes))
             fleet.tenants.add(demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary)
         self.numerics = ""
-        self.began = self.accepted = 0.0  # of the request; of its latest call
+        self.began = self.accepted = 0.0  # start of the request, and of its latest call
         self.ended = self.cancelled = False
         self.error: BatonError | None = None
         self.calls = 0

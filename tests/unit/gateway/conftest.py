@@ -162,7 +162,7 @@ class FakeCore:
         return ()
 
     def admit(self, model: str | None = None, *, examined: bool = False) -> None:
-        self.admitted_as_examined = examined  # of the last request
+        self.admitted_as_examined = examined  # value from the last request
 
     def load(self) -> dict[str, int]:
         return {"running": len(self.streams), "waiting": 0}

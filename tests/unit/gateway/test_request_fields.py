@@ -102,7 +102,7 @@ async def test_the_best_choices_are_those_with_the_highest_mean_logprob(url: str
     core.reply = lambda choice: b"choice %d" % choice.sampling.choice
     answer = await whole_of(url, "/v1/completions", prompt=["x", "y"], best_of=4, n=2)
     assert [(c["index"], c["text"][-1]) for c in answer["choices"]] == [(0, "1"), (1, "3"), (2, "1"), (3, "3")]
-    assert answer["usage"]["completion_tokens"] == 8 * 9  # of all choices
+    assert answer["usage"]["completion_tokens"] == 8 * 9  # tokens of all choices
     answer = await whole_of(url, "/v1/chat/completions", messages=HI, best_of=3)
     assert [(c["index"], c["message"]["content"]) for c in answer["choices"]] == [(0, "choice 1")]
     assert len(await frames_of(url, "/v1/completions", prompt="x", best_of=2, n=2)) > 2  # n of n

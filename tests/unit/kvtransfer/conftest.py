@@ -115,7 +115,7 @@ class PoolPair:
     receiver: Receiver
     writer: Writer
     arrived: list[Arrived] = field(default_factory=list)
-    streams: list[asyncio.StreamWriter] = field(default_factory=list)  # of `dial`; they end with the pair
+    streams: list[asyncio.StreamWriter] = field(default_factory=list)  # connections by `dial`; they end with the pair
 
     async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A raw connection to the receiver, which ends with the pair at the latest: uvloop's `close` waits for ever for

@@ -36,7 +36,7 @@ class Text:
 
     keys: np.ndarray  # [layers, tokens, heads, dim]
     values: np.ndarray
-    scales: np.ndarray  # of codes [layers, keys and values, tokens, heads]
+    scales: np.ndarray  # scales of codes [layers, keys and values, tokens, heads]
     rows: np.ndarray  # [layers, tokens, 24]
 
     @property

@@ -77,7 +77,7 @@ async def test_answers_have_exactly_the_members_that_are_described(
         strict = closed(described)
         check(answer.json(), schema_of(strict, path, 200), strict)
         if "prompt_logprobs" in json.dumps(body) or "logprob_start_len" in body:
-            return  # of whole answers only
+            return  # prompt logprobs come with whole answers only
         text = (await http.post(path, json=body | {"stream": True})).text
     event = described["paths"][path]["post"]["responses"]["200"]["content"].get("text/event-stream")
     if event is None:

@@ -19,7 +19,7 @@ from tests.unit.gateway.dialects.reference.described import DESCRIBED, check, cl
 
 CASES = 60  # for each endpoint
 ODD: list[Any] = [None, True, -1, 0, 1.5, 1e300, 2**70, "", "a b", "\x00é😀", [], [[]], {}, {"a": {"b": [1]}}]
-TEXTS = {"^[a-zA-Z0-9_.-]{1,64}$": "name-1", r"^[\x21-\x7e]{1,128}$": "id-1", "^[0-9]{1,19}$": "17"}  # of patterns
+TEXTS = {"^[a-zA-Z0-9_.-]{1,64}$": "name-1", r"^[\x21-\x7e]{1,128}$": "id-1", "^[0-9]{1,19}$": "17"}  # by pattern
 COSTLY = {"chat_template"}  # each one is rendered in a process of its own
 
 
