@@ -137,6 +137,9 @@ class InProcessClient:
             self._transport.deliver()
 
     def close(self) -> None:
+        """Hang up: what has not been read by now is lost."""
+        self.ended = True
+        self._news.set()
         self.later(self._transport.leave)
 
     # ---- what the server's end calls

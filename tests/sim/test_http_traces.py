@@ -95,7 +95,7 @@ def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: str) -> 
     async def main() -> None:
         mesh = HttpMesh()
         await mesh.cluster.start(1, 1)
-        answered, content = await mesh.post(body, slow=0.004)
+        answered, content = await mesh.post(body)
         assert answered == status
         (listed,) = json.loads((await mesh.post(b"", path="/debug/requests"))[1])["requests"]
         assert (listed["http_status"], listed["message"]) == (status, json.loads(content)["error"]["message"])
@@ -103,7 +103,6 @@ def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: str) -> 
         root = root_of(tree)
         assert root.attributes[semconv.ERROR_TYPE] == error and root.attributes[semconv.STATUS] == "error"
         assert root.error == "", "the error is the client's"
-        assert own_seconds(tree)[semconv.POSTPROCESS] == pytest.approx(0.008)
 
     run_virtual(main())
 
@@ -150,7 +149,8 @@ def test_a_slow_client_shows_in_postprocess() -> None:
     async def main() -> None:
         mesh = HttpMesh()
         await mesh.cluster.start(1, 1)
-        await mesh.post(HELLO | {"stream": True}, slow=0.02)
+        # More than a connection holds for a client that reads a little every two seconds.
+        await mesh.post(HELLO | {"stream": True, "n": 4, "max_tokens": 150}, slow=2.0)
         tree = await mesh.tree()
         assert own_seconds(tree)[semconv.POSTPROCESS] > 0.1
 
