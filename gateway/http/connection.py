@@ -7,20 +7,19 @@ gateway/http/writing.py; gateway/http/exchange.py carries one request and its an
 
 import asyncio
 from collections import deque
-from enum import Enum
-from math import inf
-from typing import Any
-from urllib.parse import unquote
 
 import httptools
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp
 
 from gateway.http.exchange import Exchange
 from gateway.http.head import expects_continue, fault_of
 from gateway.http.open_connections import OpenConnections
 from gateway.http.parser import RequestParser
+from gateway.http.part_timer import Part, PartTimer
+from gateway.http.reading_gate import ReadingGate
 from gateway.http.refusal import refusal
-from gateway.http.writing import EXTENSION, ClientWriter
+from gateway.http.scope import request_scope
+from gateway.http.writing import ClientWriter
 
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
@@ -28,15 +27,6 @@ MAX_HEADERS = 256
 NO_REQUEST = 400, "this is no HTTP request that the gateway can read"
 KEEP_ALIVE_SECONDS = 5.0  # time after which a connection without a request is closed
 LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
-STOOD_STILL_SECONDS = 0.1  # a timer that is so late shows that this process stood still: bytes may wait to be read
-AGAIN_SECONDS = 1.0  # so long the client has then
-
-
-class Part(Enum):
-    HEAD = "head"  # the headers of a request are not complete; so is a new connection
-    BODY = "body"  # the headers are complete, the body is not
-    DONE = "done"  # the request is complete: its answer is under way, or the next one has not begun
-    REFUSED = "refused"  # an error is sent; what the client still sends is dropped
 
 
 class ClientConnection(asyncio.Protocol):
@@ -53,10 +43,7 @@ class ClientConnection(asyncio.Protocol):
         self._unseen = 0  # bytes parsed since the parser last had something to show
         self._progress = False  # the piece had something to show
         self._fault = NO_REQUEST  # status and message if the parser fails
-        self._held = False  # reading stays paused, because the parser has not had all
-        self._paused = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._timed: Part | None = None  # what the timer is for
+        self._timer = PartTimer(self._late)
         self._idle: asyncio.TimerHandle | None = None  # closes a connection on which no request comes
         self._counted = False
         self._parsed: Exchange | None = None  # the request that is parsed, or was last
@@ -70,6 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
         has_room = self._open.make_room()
         self.writer = ClientWriter(self._transport, self._open.writes, self._limits.reader_seconds)
+        self._reading = ReadingGate(self._transport)
         self._open.enter(self)
         self._counted = True
         if has_room:
@@ -80,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._uncount()
-        self._stop_timer()
+        self._timer.stop()
         self._stop_idle()
         for each in (self._running, self._parsed, *self._pipeline):
             if each is not None:
@@ -104,7 +92,7 @@ class ClientConnection(asyncio.Protocol):
         self._stop_idle()
         self._rest = self._rest[self._at :] + data if self._rest else data
         self._at = 0
-        if not self._held:
+        if not self._reading.held:
             self._feed()
 
     def drop(self) -> None:
@@ -125,16 +113,6 @@ class ClientConnection(asyncio.Protocol):
             self._open.leave(self)
         self._counted = False
 
-    def _pause_reading(self) -> None:
-        if not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._paused and not self._held:
-            self._paused = False
-            self._transport.resume_reading()
-
     # ---- feeding the parser
 
     def _feed(self) -> None:
@@ -142,8 +120,7 @@ class ClientConnection(asyncio.Protocol):
         ends = self._loop.time() + SLICE_SECONDS
         while self._at < len(self._rest) and self._parser is not None and not self._transport.is_closing():
             if self._pipeline or self._loop.time() > ends:
-                self._held = True
-                self._pause_reading()
+                self._reading.hold()
                 self._set_timer()  # headers may be complete, or a body
                 if not self._pipeline:
                     self._loop.call_soon(self._feed)
@@ -154,9 +131,8 @@ class ClientConnection(asyncio.Protocol):
             if not self._parse(self._parser, piece):
                 return
         self._rest, self._at = b"", 0
-        if self._held and self._parser is not None:
-            self._held = False
-            self.resume_reading()
+        if self._reading.held and self._parser is not None:
+            self._reading.release()
         self._set_timer()
 
     def _parse(self, parser: RequestParser, piece: bytes) -> bool:
@@ -200,7 +176,7 @@ class ClientConnection(asyncio.Protocol):
         exchange = Exchange(
             self,
             self.writer,
-            self._scope(parser.get_method().decode("ascii"), version),
+            request_scope(self.writer, parser.get_method().decode("ascii"), version, self._url, self.headers),
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             expects_continue=expects_continue(self.headers),
         )
@@ -208,36 +184,17 @@ class ClientConnection(asyncio.Protocol):
         if self._running is None:
             self._start(exchange)
         else:
-            self._pause_reading()
+            self._reading.pause()
             self._pipeline.append(exchange)
-
-    def _scope(self, method: str, version: str) -> Scope:
-        url, transport = httptools.parse_url(self._url), self._transport
-        path = (url.path or b"").decode("ascii")
-        return {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.3"},
-            "http_version": version,
-            "method": method,
-            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
-            "server": _host_and_port(transport.get_extra_info("sockname")),
-            "client": _host_and_port(transport.get_extra_info("peername")),
-            "root_path": "",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": url.path,
-            "query_string": url.query or b"",
-            "headers": self.headers,
-            "extensions": {EXTENSION: self.writer},
-        }
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
         if self._parsed is not None and self._parsed.add(body):
-            self._pause_reading()
+            self._reading.pause()
 
     def on_message_complete(self) -> None:
         self._part, self._progress = Part.DONE, True
-        self._stop_timer()  # the next message gets time of its own
+        self._timer.stop()  # the next message gets time of its own
         if self._parsed is not None:
             self._parsed.end_body()
             if self._parsed.complete:
@@ -248,6 +205,9 @@ class ClientConnection(asyncio.Protocol):
         self._open.run(exchange.run(self._app))
 
     # ---- what an exchange says
+
+    def resume_reading(self) -> None:
+        self._reading.resume()
 
     def is_last(self) -> bool:
         return self._open.leaving and not self._pipeline and self._at >= len(self._rest)
@@ -261,7 +221,7 @@ class ClientConnection(asyncio.Protocol):
         if self.writer.closing:
             return
         self._stop_idle()
-        self.resume_reading()
+        self._reading.resume()
         if self._pipeline:
             self._start(self._pipeline.popleft())
         else:
@@ -269,8 +229,7 @@ class ClientConnection(asyncio.Protocol):
             if self._part is Part.DONE:
                 self._open.without_request[self] = None
         if self._part is Part.BODY and self._parsed is exchange:  # answered before the body was complete
-            self._stop_timer()
-            self._timed, self._timer = Part.BODY, self._loop.call_later(LINGER_SECONDS, self._transport.close)
+            self._timer.call(Part.BODY, LINGER_SECONDS, self._transport.close)
         if self._at < len(self._rest):
             self._stop_idle()  # the next request is there
             self._loop.call_soon(self._feed)
@@ -296,31 +255,18 @@ class ClientConnection(asyncio.Protocol):
             return
         if part is Part.DONE and self._unseen and self._running is None:
             part = Part.HEAD  # empty lines before the next request
-        wanted = part if part in (Part.HEAD, Part.BODY) and not self._pipeline else None
-        if wanted is self._timed:
+        if part not in (Part.HEAD, Part.BODY) or self._pipeline:
+            self._timer.stop()
             return
-        self._stop_timer()
-        if wanted is not None:
-            limits = self._limits
-            seconds = limits.header_seconds if wanted is Part.HEAD else limits.body_seconds
-            due = self._loop.time() + seconds
-            self._timed, self._timer = wanted, self._loop.call_at(due, self._late, wanted, due)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._timed = None
+        limits = self._limits
+        self._timer.start(part, limits.header_seconds if part is Part.HEAD else limits.body_seconds)
 
     def _stop_idle(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self._idle = None
 
-    def _late(self, part: Part, due: float) -> None:
-        if self._loop.time() - due > STOOD_STILL_SECONDS:  # once: what the client sent meanwhile is read first
-            self._timer = self._loop.call_later(AGAIN_SECONDS, self._late, part, inf)
-            return
-        self._timer = self._timed = None
+    def _late(self, part: Part) -> None:
         if part is Part.HEAD and self._unseen == 0 and not self._rest:
             self._transport.close()  # a client that has sent nothing expects no answer
         elif part is Part.HEAD:
@@ -351,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
         """No request comes from this connection any more."""
         self._part, self.writer.refused, self._rest, self._at = Part.REFUSED, True, b"", 0
         self._open.without_request.pop(self, None)
-        self._stop_timer()
+        self._timer.stop()
         self._stop_idle()
         for each in self._pipeline:
             each.client_gone()
@@ -360,11 +306,5 @@ class ClientConnection(asyncio.Protocol):
     def _linger(self) -> None:
         """The client gets the end of what is written, and some time in which what it still sends is dropped."""
         self._transport.write_eof()
-        self._held = False
-        self.resume_reading()
-        self._timer = self._loop.call_later(LINGER_SECONDS, self._transport.abort)
-
-
-def _host_and_port(name: Any) -> tuple[str, int] | None:
-    """Host and port in the name of a socket; None for one whose name is a file."""
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) and len(name) >= 2 else None
+        self._reading.release()
+        self._timer.call(None, LINGER_SECONDS, self._transport.abort)

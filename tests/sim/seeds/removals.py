@@ -27,6 +27,7 @@ from gateway.sequencing.deaths import Deaths
 from gateway.sequencing.requests import GatewayRequest
 from gateway.sequencing.retries import Retries
 from gateway.sequencing.sequencer import Sequencer
+from gateway.sequencing.unread import UnreadTokens
 from gateway.workers.attached import AttachedWorker
 from kvtransfer.memory import MemoryReceiver
 from mesh.messages.orders import Cancel
@@ -75,6 +76,13 @@ REMOVALS: dict[str, Removal] = {
     ),
     "attempt": Removal("tokens of an old attempt count", gateway_rules.any_attempt),
     "position": Removal("a token of any position is shown", gateway_rules.any_position),
+    "order": Removal(
+        "a token passes those that its reader has not taken", _off(UnreadTokens, "passes", without.pass_all)
+    ),
+    "class of a token": Removal(
+        "a token that comes from another class counts as one of the class before",
+        _off(GatewayRequest, "computed_in", without.same_class),
+    ),
     "sink": Removal("the second half of a frame goes into its page, whoever owns it", transfer_rules.without_sink),
     "one_ready": Removal("prefill repeats Ready, and accepts every Landing", prefill_rules.one_ready),
     "fence": Removal("a landing ends and its writer goes on", _off(Landings, "fence", without.freed_at_once)),

@@ -14,6 +14,7 @@ from gateway.attaching.service import Gateway
 from gateway.routing.costs import Need
 from gateway.sequencing.requests import GatewayRequest
 from gateway.sequencing.sequencer import Sequencer
+from gateway.sequencing.unread import UnreadTokens
 from gateway.workers.attached import AttachedWorker
 from kvtransfer.memory import MemoryReceiver
 from mesh.messages.jobs import FullKind, Job, Ticket
@@ -33,6 +34,7 @@ _LINK_ENDED = HandOff.link_ended
 _ON_FULL = Sequencer.on_full
 _ACCEPT = Sequencer.accept
 _BEGIN, _JOB, _DRAIN = GatewayRequest.begin, GatewayRequest.job, Gateway.drain
+_COMPUTED_IN = GatewayRequest.computed_in
 
 
 def nothing(*arguments: Any, **named: Any) -> None:
@@ -155,6 +157,15 @@ def job_one_too_late(request: GatewayRequest, now: float) -> Job:
 def job_one_too_early(request: GatewayRequest, now: float) -> Job:
     job = _JOB(request, now)
     return replace(job, emitted=job.emitted[:-1]) if request.shown else job
+
+
+def pass_all(unread: UnreadTokens, token: int, made: Any) -> bool:
+    return unread.express is not None and unread.express(token, made)
+
+
+def same_class(request: GatewayRequest, numerics: str) -> bool:
+    """Only the first class of an answer is noted."""
+    return _COMPUTED_IN(request, request.numerics or numerics)
 
 
 # ---- of processes that leave

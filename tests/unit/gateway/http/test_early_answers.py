@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway.http import connection
-from gateway.http.connection import AGAIN_SECONDS, LINGER_SECONDS, ClientConnection
+from gateway.http import part_timer
+from gateway.http.connection import LINGER_SECONDS, ClientConnection
 from gateway.http.open_connections import OpenConnections
+from gateway.http.part_timer import AGAIN_SECONDS
 from mesh.config.door_config import DoorConfig
 from tests.harness.blocks import RECEIVE_SECONDS, status_of
 from tests.sim.loop import VirtualLoop, run_virtual
@@ -178,5 +179,5 @@ def test_headers_that_are_parsed_need_no_time_while_a_long_body_is(monkeypatch: 
         await asyncio.sleep(10)
         assert status_of(pipe.got) == 429
 
-    monkeypatch.setattr(connection, "STOOD_STILL_SECONDS", 1000.0)
+    monkeypatch.setattr(part_timer, "STOOD_STILL_SECONDS", 1000.0)
     run_virtual(main())
