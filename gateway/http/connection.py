@@ -68,7 +68,7 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._uncount()
-        self._timer.stop()
+        self._timer.close()
         self._stop_idle()
         for each in (self._running, self._parsed, *self._pipeline):
             if each is not None:

@@ -42,9 +42,17 @@ class PartTimer:
             self._timer.cancel()
         self._timer = self.part = None
 
+    def close(self) -> None:
+        """The connection is lost. It and this timer refer to each other: that would be garbage."""
+        self.stop()
+        self._on_late = _nothing
+
     def _late(self, part: Part, due: float) -> None:
         if self._loop.time() - due > STOOD_STILL_SECONDS:
             self._timer = self._loop.call_later(AGAIN_SECONDS, self._late, part, inf)
             return
         self._timer = self.part = None
         self._on_late(part)
+
+
+def _nothing(part: Part) -> None: ...
