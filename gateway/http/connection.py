@@ -7,6 +7,7 @@ gateway/http/writing.py; gateway/http/exchange.py carries one request and its an
 
 import asyncio
 from collections import deque
+from typing import cast
 
 import httptools
 from starlette.types import ASGIApp
@@ -53,8 +54,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's is no subclass
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
         has_room = self._open.make_room()
         self.writer = ClientWriter(self._transport, self._open.writes, self._limits.reader_seconds)
         self._reading = ReadingGate(self._transport)
