@@ -1,6 +1,7 @@
-"""The same load through HTTP: sixteen clients on `baton up` as it comes, and on vLLM's own server.
+"""The same load through HTTP: sixteen clients on `baton up`, and on vLLM's own server.
 
-Both run on all cores and one at a time has work. Prompts have 256 tokens and answers 64, each drawn from half to one
+Nothing of the mesh is set but `gateway.queue_seconds = 0`: vLLM refuses no request because of those before it, so Baton
+refuses none either. Both run on all cores and one at a time has work. Prompts have 256 tokens and answers 64, each drawn from half to one
 and a half times as many."""
 
 import asyncio
@@ -19,7 +20,7 @@ from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.ports import free_address
 
 POINT = "http_16"
-REQUESTS = 48
+REQUESTS, WARM_REQUESTS = 48, 12
 READY_SECONDS, LOOK_SECONDS = 600.0, 1.0
 FIGURES = {"tokens_per_second": "output_tokens_per_second", "ttft_p99": "ttft_p99_ms", "itl_p99": "itl_p99_ms"}
 
@@ -65,12 +66,12 @@ async def compare_served(
     engines: Engines, model: Path, precision: str, turns: int
 ) -> dict[str, dict[str, list[float]]]:
     """Figures of each turn by server. Each turn has prompts of its own."""
-    load = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None)
+    load, gentle = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None), PeerLoad(ShapeName.CONCURRENT, WARM_REQUESTS, 2)
     taken: dict[str, dict[str, list[float]]] = {name: {each: [] for each in FIGURES} for name in ("Baton", "vLLM")}
-    async with own_mesh({"model": str(model)}) as gateway, vllm_server(engines, model) as peer:
+    async with own_mesh({"model": str(model), "gateway.queue_seconds": "0"}) as gateway, vllm_server(engines, model) as peer:
         urls = {"Baton": f"http://{gateway.http_address}/v1", "vLLM": peer}
         for name in urls:
-            await load.figures(urls[name], seed=turns)  # warms up
+            await gentle.figures(urls[name], seed=turns)  # a server that has measured no step yet refuses a crowd
         for number in range(turns):
             for name in list(urls) if number % 2 == 0 else reversed(urls):
                 found = await load.figures(urls[name], seed=number)
