@@ -68,7 +68,10 @@ async def compare_served(
     """Figures of each turn by server. Each turn has prompts of its own."""
     load, gentle = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None), PeerLoad(ShapeName.CONCURRENT, WARM_REQUESTS, 2)
     taken: dict[str, dict[str, list[float]]] = {name: {each: [] for each in FIGURES} for name in ("Baton", "vLLM")}
-    async with own_mesh({"model": str(model), "gateway.queue_seconds": "0"}) as gateway, vllm_server(engines, model) as peer:
+    async with (
+        own_mesh({"model": str(model), "gateway.queue_seconds": "0"}) as gateway,
+        vllm_server(engines, model) as peer,
+    ):
         urls = {"Baton": f"http://{gateway.http_address}/v1", "vLLM": peer}
         for name in urls:
             await gentle.figures(urls[name], seed=turns)  # a server that has measured no step yet refuses a crowd

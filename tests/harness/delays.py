@@ -62,17 +62,17 @@ def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
 
 def _gateway() -> None:
     from gateway.attaching.attaching import Attaching
-    from gateway.dialects import api
+    from gateway.dialects import opening
     from gateway.dialects.common import out
     from gateway.sequencing import sequencer
     from gateway.sequencing.reasons import ROOM
 
     def slow_parsing(parse: Any) -> Any:
-        async def completion(self: Any, *arguments: Any) -> Any:
+        async def begin(self: Any, *arguments: Any) -> Any:
             await asyncio.sleep(take("preprocess"))
             return await parse(self, *arguments)
 
-        return completion
+        return begin
 
     def late_worker(raise_attempt: Any) -> Any:
         """No worker can take the request now; one can later."""
@@ -123,7 +123,7 @@ def _gateway() -> None:
 
         return event
 
-    _wrap(api.HttpApi, "_completion", slow_parsing)
+    _wrap(opening.Opening, "begin", slow_parsing)
     _wrap(sequencer.Sequencer, "raise_attempt", late_worker)
     _wrap(sequencer, "choose", slow_choice)
     _wrap(Attaching, "on_report", late_reports)

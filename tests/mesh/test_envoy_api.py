@@ -21,16 +21,9 @@ from gateway.http.server import serve_http
 from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcListening
 from tests.harness.envoys import EnvoyMesh, envoys_only
-from tests.unit.gateway import (
-    test_grpc_api,
-    test_grpc_continuation,
-    test_grpc_errors,
-    test_http,
-    test_http_connection,
-    test_http_options,
-    test_http_refusals,
-)
 from tests.unit.gateway.conftest import assets, core, folder, generation, stub, tokenizer
+from tests.unit.gateway.grpc import test_grpc_api, test_grpc_continuation, test_grpc_errors
+from tests.unit.gateway.http import test_http, test_http_connection, test_http_options, test_http_refusals
 
 __all__ = ["assets", "core", "folder", "generation", "stub", "tokenizer"]  # fixtures that the tests ask for
 

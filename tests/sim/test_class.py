@@ -6,6 +6,7 @@ from random import Random
 
 from mesh.errors import ClassUnavailable
 from mesh.messages.jobs import Sampling, Tier
+from mesh.messages.reports import Tokens
 from mesh.rules import RULES, Rules
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
@@ -79,7 +80,7 @@ def test_with_allow_class_change_it_goes_on_and_says_so() -> None:
 def test_a_request_that_has_shown_nothing_may_begin_in_another_class() -> None:
     async def main() -> None:
         cluster = await two_classes()
-        cluster.network.hold(lambda source, target, message: type(message).__name__ == "Tokens" and source != "decode1")
+        cluster.network.hold(lambda source, target, message: isinstance(message, Tokens) and source != "decode1")
         client = cluster.ask(PROMPT, SAMPLING)
         await cluster.until(lambda: bool(cluster.decode().plans))
         await cluster.kill("decode0")
