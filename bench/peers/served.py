@@ -1,8 +1,8 @@
 """The same load through HTTP: sixteen clients on `baton up`, and on vLLM's own server.
 
 Nothing of the mesh is set but `gateway.queue_seconds = 0`: vLLM refuses no request because of those before it, so Baton
-refuses none either. Both run on all cores and one at a time has work. Prompts have 256 tokens and answers 64, each drawn from half to one
-and a half times as many."""
+refuses none either. Both run on all cores and one at a time has work. Prompts have 256 tokens and answers 64, each
+drawn from half to one and a half times as many."""
 
 import asyncio
 import os
