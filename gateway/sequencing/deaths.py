@@ -55,6 +55,20 @@ class WorkerDeath:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DeathVerdict:
+    guilty: bool  # the request may be what kills its workers
+    wait_seconds: float  # until the verdict is final; 0: it is
+
+    @property
+    def stops(self) -> bool:
+        """No attempt of the request begins now."""
+        return self.guilty or self.wait_seconds > 0
+
+
+NO_DEATHS = DeathVerdict(False, 0.0)
+
+
 class Deaths:
     def __init__(self, host: DeathsHost, rules: Rules) -> None:
         self._host, self._rules = host, rules
@@ -132,20 +146,21 @@ class Deaths:
 
     # ---- the verdict about a request
 
-    def stops(self, request: GatewayRequest) -> bool:
-        """True: no attempt of the request begins now. It has ended, or it waits until its workers' deaths can be
-        judged: a moment later the gateway knows which workers died together and which come back."""
+    def verdict(self, request: GatewayRequest) -> DeathVerdict:
+        """Whether another attempt of the request may begin, after the deaths of its workers."""
         if not request.deaths:
-            return False
+            return NO_DEATHS
         guilty = self._guilty(request)
-        left = self._seconds_to_verdict(request, guilty)
-        if left > 0:
-            self._hold(request, left)
-            return True
-        if guilty:
+        return DeathVerdict(guilty, max(0.0, self._seconds_to_verdict(request, guilty)))
+
+    def stop(self, request: GatewayRequest, verdict: DeathVerdict) -> None:
+        """Hold the request until its workers' deaths can be judged, or end it: a moment later the gateway knows which
+        workers died together and which come back."""
+        if verdict.wait_seconds > 0:
+            self._hold(request, verdict.wait_seconds)
+        else:
             died = len(request.deaths)
             self._host.end(request, WorkersDied(f"{died} workers ended while they computed this request"))
-        return guilty
 
     def _guilty(self, request: GatewayRequest) -> bool:
         counted = [each for each in request.deaths if self._counts(each, request.deaths)]

@@ -91,8 +91,8 @@ class Sequencer:
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
-        if self.deaths.stops(request):
-            return None
+        if (verdict := self.deaths.verdict(request)).stops:
+            return self.deaths.stop(request, verdict)
         if request.choice.examination is not None:
             return self.examining.raise_attempt(request)
         clock = asyncio.get_running_loop().time
