@@ -40,16 +40,18 @@ class ExaminingHost(Protocol):
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """These workers forget the current attempt and all earlier ones."""
 
-    @property
-    def patience(self) -> Patience:
-        """With it requests wait for a worker."""
-
     def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
 
 class Examining:
-    def __init__(self, host: ExaminingHost, workers: Workers, *, local: Local, observer: RequestObserver) -> None:
-        self._host, self._workers, self._local, self._observer = host, workers, local, observer
+    def __init__(
+        self, host: ExaminingHost, workers: Workers, patience: Patience, *, local: Local, observer: RequestObserver
+    ) -> None:
+        self._host = host
+        self._workers = workers
+        self._patience = patience
+        self._local = local
+        self._observer = observer
 
     def raise_attempt(self, request: GatewayRequest) -> None:
         """The next attempt of an examination, on the worker that will have it done first."""
@@ -107,7 +109,7 @@ class Examining:
             self._host.end(request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker's pool holds so many"))
         else:
             request.prefill = request.decode = None
-            self._host.patience.wait(request, lambda: ROOM if able else EXAMINER)
+            self._patience.wait(request, lambda: ROOM if able else EXAMINER)
 
     # ---- what workers report
 

@@ -56,15 +56,24 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
-        self._attempts, self.relay = OpenAttempts(), TokenRelay(self, observer)
-        self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
-        self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
-        self.examining = Examining(self, workers, local=local, observer=observer)
-        self.patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
-        self._reader_bytes, self._turns, self.paces = reader_bytes, Turns(), Paces()
+        self.local = local
+        self._rules = rules
+        self._random = random
+        self._start_limit = start_limit
+        self._reader_bytes = reader_bytes
+        self._turns = Turns()
+        self._attempts = OpenAttempts()
+        self._affinities = Affinities()
+        self.tally = Tally()
+        self.paces = Paces()
+        self.relay = TokenRelay(self, observer)
         self._deadlines = Deadlines(self.paces, self.end)
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
-        self.settling, self._lines = Settling(rules, self._retries.start), Lines(workers, self._begin)
+        self.settling = Settling(rules, self._retries.start)
+        self._lines = Lines(workers, self._begin)
+        self._patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
+        self.examining = Examining(self, workers, self._patience, local=local, observer=observer)
+        self.deaths = Deaths(self, self.requests, self._patience, self.settling, observer=observer, rules=rules)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -103,7 +112,7 @@ class Sequencer:
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
         if chosen is None:
-            self.patience.wait_or_fail(request, settled=self.settling.over)
+            self._patience.wait_or_fail(request, settled=self.settling.over)
         else:
             self._open(request, chosen, began)
 
