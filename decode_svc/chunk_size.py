@@ -12,7 +12,7 @@ FIRST_ROWS = 16  # prompt rows in a step before any step with prompts was measur
 GROWTH = 2  # a step has at most so many times the prompt rows of the largest one that was measured
 LEAST_ROWS = 8
 MARGIN = 2.0  # so many times the average error of the expectation stays free
-LONGEST_SHARE = 2.0  # a step with prompts may take so many times as long as without, even beyond the target
+LONGEST_TIMES = 2.0  # a step with prompts may take this many times as long as without, even beyond the target
 SHORTEST_SECONDS = 1e-6  # an expectation below it is none
 
 
@@ -20,7 +20,9 @@ class ChunkSize:
     def __init__(self, *, chunk_tokens: int, itl_target_ms: float) -> None:
         """`itl_target_ms` 0: every chunk has its full size."""
         self._most, self._target_seconds = chunk_tokens, itl_target_ms / 1000
-        self._cost, self._largest, self._speed = StepCost(), 0, SteadyFigure()
+        self._cost = StepCost()
+        self._largest = 0
+        self._speed = SteadyFigure()
 
     def rows(self, decoding: int) -> int:
         """For the next step, beside so many requests that decode."""
@@ -30,7 +32,7 @@ class ChunkSize:
         if not self._cost.measured:
             return min(self._most, FIRST_ROWS)
         alone = self._cost.seconds(decoding, 0)
-        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_SHARE - 1) * alone)
+        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_TIMES - 1) * alone)
         fits = int(room / max(self._cost.prompt_row_seconds, 1e-9))
         return min(self._most, known, max(least, fits))
 

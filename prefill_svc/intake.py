@@ -32,7 +32,9 @@ class PromptIntake:
         floor: Floor,
         masker: Masker | None,
     ) -> None:
-        self._prompts, self._links, self._pages = prompts, links, pages
+        self._prompts = prompts
+        self._links = links
+        self._pages = pages
         self._outbox = outbox
         self._wake = wake
         self._floor = floor

@@ -62,9 +62,13 @@ class PrefillWorker:
         masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
-        self.pages, self.pool, self.runner, self.isolation = pages, pool, runner, Isolation(runner, pages)
+        self.pages, self.pool = pages, pool
+        self.runner = runner
+        self.isolation = Isolation(runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._loop, self._work, self._monitor = asyncio.get_running_loop(), asyncio.Event(), LoopMonitor()
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.Event()
+        self._monitor = LoopMonitor()
         self._steps, self._speed = 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
@@ -87,11 +91,7 @@ class PrefillWorker:
             self.prompts, self.links, own, self._outbox, wake=self.wake, floor=floor, masker=masker
         )
         self._pushing = Pushing(
-            self.links,
-            self.prompts,
-            shape=pool.shape,
-            report_seconds=rules.progress_seconds / 8,
-            speed=self._speed,
+            self.links, self.prompts, shape=pool.shape, report_seconds=rules.progress_seconds / 8, speed=self._speed
         )
         self._planning = PrefillPlanning(
             self.prompts,

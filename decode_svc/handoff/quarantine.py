@@ -37,7 +37,10 @@ class QuarantinedLanding:
 
 class Quarantine:
     def __init__(self, pages: PagePool, sessions: Sessions, *, host: DecodeHost, rules: Rules) -> None:
-        self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
+        self._pages = pages
+        self._sessions = sessions
+        self._host = host
+        self._rules = rules
         self._held: dict[PageOwner, QuarantinedLanding] = {}
         self._since: dict[PageOwner, float] = {}  # when this worker began to wait for the owner's proof
         self._met: dict[int, Peer] = {}  # writer that owes a proof -> its last session

@@ -37,8 +37,12 @@ class Room:
         reserved: Callable[[Seniority], int] = nothing_reserved,  # pages for an older prompt that is examined here
     ) -> None:
         self.page_tokens = page_tokens
-        self._requests, self._pages, self._numerics = requests, pages, numerics
-        self._max_batch, self._overtakes, self._reserved = max_batch, overtakes, reserved
+        self._requests = requests
+        self._pages = pages
+        self._numerics = numerics
+        self._max_batch = max_batch
+        self._overtakes = overtakes
+        self._reserved = reserved
         self._lengths = AnswerLengths()
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:

@@ -42,7 +42,9 @@ class SilentWorker:
 
 class SilentWorkers:
     def __init__(self, workers: Workers, settling: Settling, rules: Rules) -> None:
-        self._workers, self._settling, self._rules = workers, settling, rules
+        self._workers = workers
+        self._settling = settling
+        self._rules = rules
         self._lost: dict[int, SilentWorker] = {}  # whose session the lease has ended, by incarnation
 
     def lost(self, worker: AttachedWorker) -> None:

@@ -36,7 +36,9 @@ class HttpServer:
         listener: socket.socket,
     ) -> None:
         self.address = address  # with the port that the system chose if the setting has port 0
-        self._app, self._open, self._tls = app, open, tls
+        self._app = app
+        self._open = open
+        self._tls = tls
         self._listeners = {process: listener}
         self._accepting: dict[int, tuple[asyncio.Server, socket.socket]] = {}
         self._left_seconds: float | None = None  # when the server began to leave

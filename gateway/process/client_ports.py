@@ -42,7 +42,9 @@ async def open_http(
 
 class SharedPorts:
     def __init__(self, exchange: ListenerExchange, http: HttpServer, grpc: GrpcListening) -> None:
-        self._exchange, self._http, self._grpc = exchange, http, grpc
+        self._exchange = exchange
+        self._http = http
+        self._grpc = grpc
         self._sending_away: asyncio.Task[None] | None = None
 
     async def hand_over(self, seconds: float) -> bool:

@@ -96,7 +96,9 @@ class Group:
         self.usable = sum(worker.takes_requests for worker in workers)
 
     def write(self, worker: AttachedWorker) -> None:
-        row, new, self._shortest = self.row_of[worker.incarnation], figures(worker), None
+        row = self.row_of[worker.incarnation]
+        new = figures(worker)
+        self._shortest = None
         self.usable += int(new.queue < inf) - int(self.queue[row] < inf)
         for column, value in zip(self._columns, new, strict=True):
             column[row] = value

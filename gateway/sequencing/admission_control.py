@@ -41,7 +41,10 @@ class AdmissionControl:
         paces: Paces | None = None,  # paces at which answers came that have ended
         priority_seconds: float = RULES.priority_seconds,
     ) -> None:
-        self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local
+        self._workers = workers
+        self._tally = tally
+        self._check_workers = check_workers
+        self._local = local
         self._max_waiting, self._queue_seconds = max_waiting, queue_seconds
         self._paces, self._priority_seconds = paces or Paces(), priority_seconds
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))

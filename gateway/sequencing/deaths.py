@@ -21,7 +21,7 @@ from mesh.errors import BatonError, WorkersDied
 from mesh.rules import Rules
 
 KEPT_DEATHS = 4096  # deaths that are remembered, over all workers
-STALLED = "stalled"  # why an attempt is left, in traces and metrics
+LEFT_STALLED = "stalled"  # why an attempt is left, in traces and metrics
 
 
 class DeathsHost(Protocol):
@@ -127,8 +127,8 @@ class Deaths:
 
     def stalled(self, request: GatewayRequest) -> None:
         """Nothing happens to the request where it is, and no worker is known to be the cause."""
-        request.trace.leaves(self._now(), STALLED)
-        self._observer.resumed(STALLED, request.choice.model)
+        request.trace.leaves(self._now(), LEFT_STALLED)
+        self._observer.resumed(LEFT_STALLED, request.choice.model)
         self._host.raise_attempt(request)
 
     def returned(self, incarnation: int) -> None:

@@ -69,7 +69,9 @@ class Examining:
             self._wait_or_fail(request)
             return
         now = self._host.begin_attempt(request)
-        prefills, ticket, trace = worker.tier is Tier.PREFILL, request.ticket, request.trace
+        prefills = worker.tier is Tier.PREFILL
+        ticket = request.ticket
+        trace = request.trace
         request.prefill, request.decode = (worker.incarnation, None) if prefills else (None, worker.incarnation)
         assert ticket is not None and request.choice.examination is not None, "an attempt of an examination"
         job = request.job(now)

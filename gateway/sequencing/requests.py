@@ -174,7 +174,9 @@ class GatewayRequest:
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """The next attempt begins; no worker has done anything for it yet."""
-        self.ticket, self.opened_seconds, self.base = ticket, now, self.next_position
+        self.ticket = ticket
+        self.opened_seconds = now
+        self.base = self.next_position
         self.handed, self.begun = False, None
         self.stop_waiting()
 

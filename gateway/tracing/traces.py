@@ -38,7 +38,9 @@ class RecentTraces:
     ) -> None:
         """`admission`: that of requests until a front door sets theirs."""
         self._telemetry, self._admission = telemetry or KeptHere(), admission
-        self._random, self._service, self._limits = random, service, limits
+        self._random = random
+        self._service = service
+        self._limits = limits
         self._decode: Decode | None = None
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first

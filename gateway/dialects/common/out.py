@@ -38,7 +38,10 @@ class HttpOut:
         *,
         dialect: Dialect = OPENAI,
     ) -> None:
-        self._send, self._client, self._trace, self._count_error = send, client, trace, count_error
+        self._send = send
+        self._client = client
+        self._trace = trace
+        self._count_error = count_error
         self.request_id, self.dialect = request_id, dialect
         self.complete = False  # the last byte is sent
         self._begun = False
