@@ -23,7 +23,7 @@ from mesh.sessions.session import Session
 log = logging.getLogger("baton.prefill")
 
 REDIAL_SECONDS = (0.05, 2.0)  # first and longest pause between two dials
-FORGET_SECONDS = 60.0  # a link is dropped when it was neither reached nor wanted for so long
+FORGET_SECONDS = 60.0  # a link is dropped when it was neither reached nor wanted for this time
 
 
 @dataclass(slots=True)

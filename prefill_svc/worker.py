@@ -57,7 +57,7 @@ class PrefillWorker:
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
         metrics: bool = False,  # gateways get what this worker measures
-        trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
+        trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,

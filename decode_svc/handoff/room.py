@@ -66,8 +66,8 @@ class Room:
         return max(0, self._max_batch - sum(r.phase in HAVE_PAGES for r in self._requests.values()))
 
     def allows(self, request: DecodeRequest, lacking: int) -> bool:
-        """May this request have so many pages now? Rule [ageing]: not when too many younger ones have passed an older
-        one that waits; otherwise small requests could keep a large one out for ever."""
+        """May this request have the `lacking` pages now? Rule [ageing]: not when too many younger ones have passed an
+        older one that waits; otherwise small requests could keep a large one out for ever."""
         if any((older.passed or 0) >= self._overtakes for older in self._passed_by(request)):
             return False
         if not self.places():

@@ -172,5 +172,5 @@ class Speculation:
 
 
 def _is_forced(piece: Piece) -> bool:
-    """Its drafts are what a grammar leaves no choice about: their acceptance says nothing about other drafts."""
+    """Whether a grammar leaves no choice about the drafts: their acceptance says nothing about other drafts."""
     return piece.masks is not None and piece.masks.certain

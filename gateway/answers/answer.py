@@ -122,7 +122,7 @@ class Answer:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those of the completion tokens that are reasoning."""
+        """Number of completion tokens that are reasoning."""
         return sum(reader.reasoning_tokens for reader in self._readers.values())
 
     def cancel(self) -> None:

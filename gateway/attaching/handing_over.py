@@ -23,9 +23,10 @@ from mesh.rules import Rules
 log = logging.getLogger("baton.gateway")
 
 LEFT_DRAINED = "drained"  # why an attempt is left, in traces and metrics
-LAST_SHARE, LAST_SECONDS = 0.5, 5.0  # what is left goes elsewhere so long before the end: of the stay, and at most
+LAST_SHARE = 0.5  # the rest goes elsewhere in this last share of the stay
+LAST_SECONDS = 5.0  # ... and in these last seconds at most
 GUESSED_SECONDS = 0.05  # per token, until an answer shows its own pace
-EARLY_SECONDS = 0.001  # a timer may fire so much before its time
+EARLY_SECONDS = 0.001  # a timer may fire by this much before its time
 
 
 class HandingOver:

@@ -59,7 +59,7 @@ class SilentWorkers:
             del self._lost[incarnation]
 
     def now(self) -> list[SilentWorker]:
-        """Those that are silent, the longest silent first; none where this gateway itself has just stood still."""
+        """Workers that are silent, the longest silent first; none where this gateway itself has just stood still."""
         if self._settling.stopped:
             return []
         now, least = asyncio.get_running_loop().time(), self._rules.heartbeat_seconds * SILENT_HEARTBEATS

@@ -91,7 +91,7 @@ class ClientWriter:
         waiting = self._writes.waiting
         add = self._writes.add
         around = len(before) + len(behind)
-        heads: dict[int, bytes] = {}  # what stands before a string of so many bytes
+        heads: dict[int, bytes] = {}  # bytes before a string, by its size in bytes
         framed = self.framed
         tail = behind + b"\r\n" if framed else behind
 

@@ -38,7 +38,7 @@ async def write_page(
 
 
 class SharedPages:
-    """The last page of each format; everyone who asks within so many seconds gets the same one."""
+    """The last page of each format; everyone who asks within `seconds` gets the same one."""
 
     def __init__(self, write: Callable[[bool], Awaitable[bytes]], seconds: float = SHARED_SECONDS) -> None:
         self._write = write

@@ -48,7 +48,7 @@ class SharedPorts:
         self._sending_away: asyncio.Task[None] | None = None
 
     async def hand_over(self, seconds: float) -> bool:
-        """Let another process take new connections; requests have so long to end. False: there is none."""
+        """Let another process take new connections; requests have `seconds` to end. False: there is none."""
         if not await self._exchange.hand_over():
             return False
         self._http.leave()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Leading(NamedTuple):
-    """Workers that hold exactly so many leading blocks of a prompt."""
+    """Workers that hold exactly `blocks` leading blocks of a prompt."""
 
     blocks: int
     workers: int  # bit i: the worker in slot i of the fleet

@@ -52,7 +52,7 @@ class Lines:
         self._advance(line)
 
     def opened(self, request: GatewayRequest, worker: AttachedWorker, tokens: int) -> None:
-        """This worker computes so many tokens of the request's prompt, and those behind it that are not shown yet."""
+        """This worker computes `tokens` tokens of the request's prompt, and those behind it that are not shown yet."""
         self._computed(request)
         if request.behind and request.first_token_seconds is None:
             worker.has_behind(tokens)
@@ -64,7 +64,7 @@ class Lines:
             worker.has_behind(-tokens)
 
     def started(self, request: GatewayRequest) -> None:
-        """Its first token came: its prompt is computed."""
+        """The request's first token came: its prompt is computed."""
         self._computed(request)
         if (line := self._lines.get(id(request.choice.trace))) is not None:
             line.prompts.pop(request.id, None)

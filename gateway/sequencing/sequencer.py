@@ -93,7 +93,7 @@ class Sequencer:
         return request
 
     def _begin(self, request: GatewayRequest) -> None:
-        """Its turn has come among the choices of its client's request."""
+        """The request's turn has come among the choices of its client's request."""
         request.turn_seconds = asyncio.get_running_loop().time()
         self.tally.accepted()
         self.raise_attempt(request)

@@ -90,7 +90,7 @@ class AnswerText:
         self._shown = tokenizer.ids_of(marks)
 
     def detokenizer(self, prompt: Sequence[int], emitted: Sequence[int]) -> Detokenizer:
-        """For the tokens of a choice behind those that the client has."""
+        """A detokenizer for the tokens of a choice behind those that the client has."""
         return Detokenizer(
             self._tokenizer,
             prompt,

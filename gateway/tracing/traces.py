@@ -21,7 +21,7 @@ from mesh.telemetry.spans import Attributes, KeptHere, SpanRecord, Telemetry, Tr
 from mesh.timing.loop_monitor import LoopMonitor
 
 KEPT_REQUESTS = 512
-SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
+SETTLE_SECONDS = 2.0  # time after a request's end in which a worker's report still belongs to its trace
 
 Decode = Callable[[Sequence[int], str], str]
 

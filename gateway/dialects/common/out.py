@@ -91,7 +91,7 @@ class HttpOut:
         self.complete = last
 
     def keep_alive(self, seconds: float) -> None:
-        """The answer is a stream: from now on it gets a comment whenever it is idle for so long."""
+        """The answer is a stream: from now on it gets a comment whenever it is idle for `seconds`."""
         if seconds:
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(seconds, self._look, loop, seconds)

@@ -47,7 +47,7 @@ class EchoedSlice:
 def echoed_slices(
     tokenizer: ModelTokenizer, scores: PromptScores, top: int, *, skip_special: bool
 ) -> Iterator[EchoedSlice]:
-    """`top`: so many likeliest tokens are listed at each position. An offset is the place in the echoed text at which
+    """`top`: number of likeliest tokens listed at each position. An offset is the place in the echoed text at which
     the token's own text begins, or would begin if it had any."""
     texts, detokenizer = _Texts(tokenizer), Detokenizer(tokenizer, (), skip_special=skip_special)
     first = scores.prompt[0]
