@@ -9,10 +9,10 @@ from decode_svc.step_cost import StepCost
 from mesh.timing.speed import SteadyFigure
 
 FIRST_ROWS = 16  # prompt rows in a step before any step with prompts was measured
-GROWTH = 2  # a step has at most so many times the prompt rows of the largest one that was measured
+GROWTH = 2  # the prompt rows of a step are at most this multiple of the largest measured step's
 LEAST_ROWS = 8
-MARGIN = 2.0  # so many times the average error of the expectation stays free
-LONGEST_SHARE = 2.0  # a step with prompts may take so many times as long as without, even beyond the target
+MARGIN = 2.0  # this multiple of the expectation's average error stays free
+LONGEST_TIMES = 2.0  # a step with prompts may take this many times as long as without, even beyond the target
 SHORTEST_SECONDS = 1e-6  # an expectation below it is none
 
 
@@ -20,28 +20,30 @@ class ChunkSize:
     def __init__(self, *, chunk_tokens: int, itl_target_ms: float) -> None:
         """`itl_target_ms` 0: every chunk has its full size."""
         self._most, self._target_seconds = chunk_tokens, itl_target_ms / 1000
-        self._cost, self._largest, self._speed = StepCost(), 0, SteadyFigure()
+        self._cost = StepCost()
+        self._largest = 0
+        self._speed = SteadyFigure()
 
     def rows(self, decoding: int) -> int:
-        """For the next step, beside so many requests that decode."""
+        """Prompt rows of the next step, beside `decoding` requests that decode."""
         if not self._target_seconds:
             return self._most
         least, known = min(LEAST_ROWS, self._most), max(FIRST_ROWS, GROWTH * self._largest)
         if not self._cost.measured:
             return min(self._most, FIRST_ROWS)
         alone = self._cost.seconds(decoding, 0)
-        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_SHARE - 1) * alone)
+        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_TIMES - 1) * alone)
         fits = int(room / max(self._cost.prompt_row_seconds, 1e-9))
         return min(self._most, known, max(least, fits))
 
     def measure(self, decoding: int, prompt: int, seconds: float) -> None:
-        """A step of so many requests that decode and so many rows of prompts took so long."""
+        """A step with `decoding` requests that decode and `prompt` rows of prompts took `seconds`."""
         if self._target_seconds:
             self._cost.measure(decoding, prompt, seconds)
             self._largest = max(self._largest, prompt)
 
     def tokens_per_second(self, decoding: int) -> float:
-        """The speed of prompts beside so many that decode; before any step that of first chunks in steps as long as the
+        """The speed of prompts beside `decoding` requests; before any step that of first chunks in steps as long as the
         target. 0: there is no target, and gateways send no prompt here that a prefill worker can compute."""
         if not self._cost.measured:
             return FIRST_ROWS / self._target_seconds if self._target_seconds else 0.0

@@ -25,7 +25,10 @@ class Growth:
         numerics: str,
         host: DecodeHost,
     ) -> None:
-        self._requests, self._pages, self._page_tokens, self._numerics = requests, pages, page_tokens, numerics
+        self._requests = requests
+        self._pages = pages
+        self._page_tokens = page_tokens
+        self._numerics = numerics
         self._host = host
 
     def grow(self, request: DecodeRequest, slots: int, copies: Copies) -> bool:
@@ -58,7 +61,9 @@ class Growth:
 
     def publish(self, request: DecodeRequest) -> range:
         """Let other requests find the full pages of accepted tokens; returns the indexes of the new ones."""
-        full, known, size = request.filled // self._page_tokens, len(request.hashes), self._page_tokens
+        full = request.filled // self._page_tokens
+        known = len(request.hashes)
+        size = self._page_tokens
         if full > known:
             tokens, salt = request.tokens[: full * size], request.job.salt
             request.hashes = block_hashes(

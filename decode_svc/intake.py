@@ -46,8 +46,14 @@ class Intake:
         rules: Rules,
     ) -> None:
         self._floor, self._masker = floor, masker
-        self._requests, self._pages, self._room, self._quarantine = requests, pages, room, quarantine
-        self._emission, self._outbox, self._host, self._rules = emission, outbox, host, rules
+        self._requests = requests
+        self._pages = pages
+        self._room = room
+        self._quarantine = quarantine
+        self._emission = emission
+        self._outbox = outbox
+        self._host = host
+        self._rules = rules
         self._examinations = examinations
         self._loop = asyncio.get_running_loop()
         self.admitted_local = 0
@@ -131,7 +137,9 @@ class Intake:
         request.record.ended(self._loop.time(), request.steps, request.drafts)
         request.record = self._record(gateway, job)
         request.record.continues(self._loop.time())
-        request.job, request.gateway, request.prefill = job, gateway, message.prefill_incarnation
+        request.job = job
+        request.gateway = gateway
+        request.prefill = message.prefill_incarnation
         request.tokens.extend(job.tokens[known:])
         set_deadlines(request, self._expire, self._host)
         if request.phase is DecodePhase.ENDED:  # its deadline has passed

@@ -14,6 +14,7 @@ from engine.loading.loaded import LoadedModel
 from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
+from kvtransfer.transfer import Transport
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config.worker_config import DecodeConfig
 from mesh.messages.hello_pairs import PageReach, choose
@@ -22,8 +23,8 @@ from mesh.messages.kv_messages import KvHello
 from mesh.network.grpc_network import GrpcNetwork
 from mesh.network.grpc_stats import stats_service
 from mesh.network.logged_network import with_message_log
-from mesh.network.mesh_token import mesh_token
-from mesh.network.tls import tls_files
+from mesh.network.mesh_token import MeshToken, mesh_token
+from mesh.network.tls import TlsFiles, tls_files
 from mesh.rules import RULES, Rules
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
@@ -56,37 +57,22 @@ async def open_worker(
     process, in which the tests run too."""
     token = mesh_token(config, "decode.address", config.address)
     model = await load_configured(config)
-    shape, memory, weights = model.shape, memory_bytes(config.device), model.weights_bytes
+    shape, weights = model.shape, model.weights_bytes
+    memory = memory_bytes(config.device)
     pages = pool_pages(config, shape.page_bytes, memory_bytes=memory, weights_bytes=weights)
     pool = make_pool(config.device, shape, pages)
     runner = spoil(model).runner(
         pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch
     )
     tls = tls_files(config)
-    transports = make_transports(
-        config.allowed_transports,
-        named=config.transports is not None,
-        device=config.device,
-        host=config.transport_host,
-        advertise_host=config.advertise_host,
-        tls=tls,
-        may_kill=config.may_kill,
-    )
-    incarnation, floor = SystemRandom().getrandbits(64), model.floor
+    transports = _transports(config, tls)
+    incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
-    network = GrpcNetwork(
-        tls=tls,
-        token=token,
-        sidecar=config.sidecar,
-        advertise_host=config.advertise_host,
-        advertise_port=config.advertise_port,
-        setting="decode.address",
-        also=stats_service(lambda: worker.counts()),
-    )
+    network = _network(config, token, tls, counts=lambda: worker.counts())
     worker = DecodeWorker(
         with_message_log(network, config.message_log, tier="decode", name=config.name, incarnation=incarnation),
         TimedRunner(runner, steps),
@@ -97,25 +83,18 @@ async def open_worker(
         receivers=receivers,
         choose=pair,
         gateways=config.gateways,
-        speculation=Speculation(
-            source_of(config),
-            draft_tokens=config.draft_tokens,
-            chunk_tokens=config.chunk_tokens,
-            page_tokens=config.page_tokens,
-            context_tokens=model.draft_context_tokens,
-            draft_lengths=draft_lengths,
-        ),
+        speculation=_speculation(config, model, draft_lengths),
         chunk_size=ChunkSize(chunk_tokens=config.chunk_tokens, itl_target_ms=config.itl_target_ms),
         max_batch=config.max_batch,
         metrics=config.metrics,
         trace_steps=config.trace_steps,
-        floor=floor,
+        floor=model.floor,
         masker=masker,
         rules=rules,
     )
     address = await worker.listen(config.address)
     log.info("decode ready at %s %s", address, describe_model(model))
-    measuring = asyncio.create_task(floor.measure_when_idle(lambda: worker.busy))
+    measuring = asyncio.create_task(model.floor.measure_when_idle(lambda: worker.busy))
     try:
         beat = rules.heartbeat_seconds
         with watched(steps, worker.attachments, heartbeat_seconds=beat, ends_process=ends_process):
@@ -129,6 +108,43 @@ async def open_worker(
         pool.close()
         if masker is not None:
             masker.close()
+
+
+def _transports(config: DecodeConfig, tls: TlsFiles | None) -> dict[str, Transport]:
+    return make_transports(
+        config.allowed_transports,
+        named=config.transports is not None,
+        device=config.device,
+        host=config.transport_host,
+        advertise_host=config.advertise_host,
+        tls=tls,
+        may_kill=config.may_kill,
+    )
+
+
+def _network(
+    config: DecodeConfig, token: MeshToken | None, tls: TlsFiles | None, counts: Callable[[], dict[str, int]]
+) -> GrpcNetwork:
+    return GrpcNetwork(
+        tls=tls,
+        token=token,
+        sidecar=config.sidecar,
+        advertise_host=config.advertise_host,
+        advertise_port=config.advertise_port,
+        setting="decode.address",
+        also=stats_service(counts),
+    )
+
+
+def _speculation(config: DecodeConfig, model: LoadedModel, draft_lengths: DraftLengths | None) -> Speculation:
+    return Speculation(
+        source_of(config),
+        draft_tokens=config.draft_tokens,
+        chunk_tokens=config.chunk_tokens,
+        page_tokens=config.page_tokens,
+        context_tokens=model.draft_context_tokens,
+        draft_lengths=draft_lengths,
+    )
 
 
 def pair(mine: KvHello, theirs: KvHello) -> tuple[str, str]:

@@ -21,7 +21,7 @@ class DecodeMeasures:
         self.loop_delay = self._book.histogram("event_loop_delay_seconds", DELAY)
 
     def step(self, plan: Plan, seconds: float, emitted: int) -> None:
-        """A step took so long and emitted so many tokens of all requests."""
+        """A step took `seconds` and emitted `emitted` tokens of all requests."""
         rows = prompt_rows = 0
         for piece in plan.pieces:
             count = len(piece.tokens)
@@ -34,7 +34,7 @@ class DecodeMeasures:
         self._batch_efficiency.observe(len(plan.pieces) / self._max_batch)
 
     def landed(self, seconds: float) -> None:
-        """A landing became a running request so long after it was granted."""
+        """A landing became a running request `seconds` after it was granted."""
         self._landing_seconds.observe(seconds)
 
     def message(self, counts: Mapping[str, int]) -> Measures:

@@ -18,7 +18,7 @@ from engine.step.logits import adjusts
 from engine.step.plan import Piece, Plan
 from mesh.timing.speed import Speed
 
-EXAMINED_PART = 5  # prompts that are examined get this part of a step's rows of prompts, and what requests leave
+EXAMINED_DIVISOR = 5  # prompts that are examined get a step's rows of prompts divided by this, and what requests leave
 
 _seniority = attrgetter("seniority")
 
@@ -41,7 +41,9 @@ class Planning:
         page_tokens: int,
         chunk_size: ChunkSize,
     ) -> None:
-        self._requests, self._growth, self._speculation = requests, growth, speculation
+        self._requests = requests
+        self._growth = growth
+        self._speculation = speculation
         self._page_tokens, self._chunk_size = page_tokens, chunk_size
         self._speed = Speed()
         self._steps = self._steps_ahead = self._largest_batch = 0
@@ -52,7 +54,7 @@ class Planning:
         """`more` adds prompts that are examined here, of which `more_rows` are not computed: chunks of them for what
         the requests leave of the budget, and requests leave them a share."""
         chunk_tokens = self._chunk_size.rows(self._decoding())
-        kept = min(more_rows, max(1, chunk_tokens // EXAMINED_PART))
+        kept = min(more_rows, max(1, chunk_tokens // EXAMINED_DIVISOR))
         chosen, copies, budget = self._choose(max(1, chunk_tokens - kept))
         decoding = [request for request, chunk in chosen if chunk is None]
         lengths = dict(zip(map(id, decoding), self._speculation.lengths(decoding), strict=True))
@@ -121,7 +123,9 @@ class Planning:
         """The requests of the step, oldest first, each with its chunk: None where one row is left to compute, which is
         never cut. Prompts share a budget, whose rest is returned. A request that finds no page, or has lost its pages
         to an older one meanwhile, is left out."""
-        chosen, copies, most = list[tuple[DecodeRequest, Chunk | None]](), Copies(), budget
+        chosen = list[tuple[DecodeRequest, Chunk | None]]()
+        copies = Copies()
+        most = budget
         running = sorted((r for r in self._requests.values() if r.phase is DecodePhase.RUNNING), key=_seniority)
         for request in running:
             if request.phase is not DecodePhase.RUNNING:

@@ -6,7 +6,7 @@ Before anything is known of a part, the time of a step is divided equally."""
 
 FADES = 0.98  # weight that earlier steps keep with each further step
 DOUBT = 0.01  # weight of what was known before, for each step that counts
-OUTLIER = 3.0  # a step counts as no longer than so many times what was expected: another program had the cores
+OUTLIER = 3.0  # a step counts as no longer than this multiple of the expected time: another program had the cores
 WEIGHT = 0.1  # weight of the latest step in `off_seconds`
 
 Parts = tuple[float, float, float]  # a step's time: fixed part, that of a request that decodes, that of a prompt's row
@@ -27,7 +27,7 @@ class StepCost:
         self.measured = False
 
     def measure(self, decoding: int, prompt: int, seconds: float) -> None:
-        """A step with so many requests that decode and so many rows of prompts took so long."""
+        """A step with `decoding` requests that decode and `prompt` rows of prompts took `seconds`."""
         if self.measured:
             expected = self.seconds(decoding, prompt)
             seconds = min(seconds, OUTLIER * max(expected, self._seconds / self._steps))

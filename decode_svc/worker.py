@@ -62,7 +62,7 @@ class DecodeWorker:
         chunk_size: ChunkSize,
         max_batch: int,
         metrics: bool = False,  # gateways get what this worker measures
-        trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
+        trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,  # None: requests with a grammar are refused
         rules: Rules = RULES,
@@ -247,7 +247,7 @@ class DecodeWorker:
         request.gateway.send(Lost(request.ticket, reason, detail))
 
     def starved(self, request: DecodeRequest) -> None:
-        """It waits, unless the missing pages are quarantined ones that no worker can release: the gateway gets Full."""
+        """The request waits; if no worker can release the quarantined pages that it lacks, the gateway gets Full."""
         self._intake.refuse_unfit(request)
 
     def drop(self, request: DecodeRequest) -> None:

@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from random import Random, SystemRandom
@@ -44,7 +44,7 @@ from gateway.receipts.receipts import Receipts
 from gateway.routing.router import Local
 from gateway.sequencing.observer import UNOBSERVED
 from gateway.tenants.admission import OPEN, UNKNOWN
-from gateway.tenants.tenants import open_tenants
+from gateway.tenants.tenants import Tenants, open_tenants
 from gateway.tracing.slo_limits import Limits
 from gateway.tracing.traces import RecentTraces
 from mesh.config.config_checks import ConfigError
@@ -53,12 +53,14 @@ from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcNetwork
 from mesh.network.interface import Listening
 from mesh.network.logged_network import with_message_log
-from mesh.network.mesh_token import mesh_token
+from mesh.network.mesh_token import MeshToken, mesh_token
 from mesh.network.tls import tls_files
 from mesh.rules import RULES, Rules
 from mesh.sessions.serving import run_together
 from mesh.telemetry.spans import Telemetry
 from mesh.timing.loop_delay import watch_delay
+
+LoadedAssets = tuple[ServedModelConfig, Assets]
 
 log = logging.getLogger("baton.gateway")
 
@@ -71,76 +73,17 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         raise ConfigError("gateway.model is missing: set it to a Hugging Face model folder")
     token = mesh_token(config, "gateway.worker_address", config.own_worker_address)
     bound_free_memory()
-    random, served = SystemRandom(), config.served
-    loaded = [await asyncio.to_thread(_load, config, each) for each in served]
-    models = AssetsByName({name: one for each, one in zip(served, loaded, strict=True) for name in each.names})
-    contexts = {one.name: one.context_tokens for one in loaded}
-    metrics = MetricsByModel(contexts) if config.metrics else None
-
-    def add_admin(server: Any) -> Sequence[str]:
-        return admin(gateway, random)(server)
-
+    random = SystemRandom()
+    loaded = [(each, await asyncio.to_thread(_load, config, each)) for each in config.served]
+    models = AssetsByName({name: one for each, one in loaded for name in each.names})
+    metrics = MetricsByModel({one.name: one.context_tokens for _, one in loaded}) if config.metrics else None
     tenants = open_tenants(config.keys_file, asyncio.get_running_loop().time)
-    traces = RecentTraces(
-        telemetry,
-        random=Random(random.getrandbits(64)),
-        service=config.own_name,
-        limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
-        admission=OPEN if tenants is None else UNKNOWN,
-    )
-    if config.log_content:
-        traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
-    network = GrpcNetwork(
-        tls=tls_files(config),
-        token=token,
-        sidecar=config.sidecar,
-        setting="gateway.worker_address",
-        also=add_admin,
-    )
-    gateway = Gateway(
-        with_message_log(
-            network, config.message_log, tier="gateway", name=config.own_name, incarnation=random.getrandbits(64)
-        ),
-        random=random,
-        traces=traces,
-        model=ServedModels(
-            ServedModel(each.names, each.folder_name, one.vocabulary, one.context_tokens)
-            for each, one in zip(served, loaded, strict=True)
-        ),
-        local=Local(config.local),
-        max_waiting=config.max_waiting,
-        limits=config,
-        observer=metrics.observer if metrics is not None else UNOBSERVED,
-        rules=rules,
-    )
+    traces = _traces(config, telemetry, models, random=random, tenants=tenants)
+    gateway = _gateway(config, token, loaded, random=random, traces=traces, metrics=metrics, rules=rules)
     registry = await gateway.listen(config.own_worker_address)
     ui = Ui(gateway)
-    receipts = Receipts(
-        config.receipts_folder or config.cache_folder / "receipts",
-        random=random,
-        clock=time.time,
-        version=package_version(),
-        seconds=config.receipt_seconds,
-        most_bytes=config.receipts_mib * 2**20,
-    )
-    pages, watch = list[BaseRoute](debug_routes(traces, time.time)), list[Coroutine[Any, Any, None]]()
-    pages += page_routes(partial(view_of_pages, gateway))
-    if metrics is not None:
-        collector = MeshCollector(
-            gateway,
-            metrics,
-            name=config.own_name,
-            vllm=config.metrics_compat == "vllm",
-            clock=asyncio.get_running_loop().time,
-            spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
-            tenants=tenants,
-            process=config.process if config.processes > 1 else None,
-        )
-        pages += metrics_routes(collector, wall=time.time)
-        watch.append(watch_delay(metrics.all.loop_delay.of().observe))
-    pages += [*receipt_routes(receipts), *(ui.routes() if config.ui else ())]
-    if tenants is not None:
-        watch.append(tenants.watch())
+    receipts = _receipts(config, random)
+    collector = _collector(config, telemetry, gateway, metrics, tenants) if metrics is not None else None
     api = HttpApi(
         gateway,
         models,
@@ -148,12 +91,11 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         clock=time.time,
         traces=traces,
         receipts=receipts,
-        also=pages,
+        also=_pages(config, gateway, traces=traces, collector=collector, receipts=receipts, ui=ui),
         tenants=tenants,
     )
     siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
-    shared = config.processes > 1
-    whole = WholePages(api.app, api.unguarded, siblings) if shared else None
+    whole = WholePages(api.app, api.unguarded, siblings) if config.processes > 1 else None
     app: ASGIApp = whole or api.app
     app = app if accepts_any_host(config) else KnownHosts(app, config.http_hosts)
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -168,7 +110,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     names = ", ".join(gateway.models())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:
-        serving = run_together(report_health(gateway, listening, registry), *watch)
+        serving = run_together(report_health(gateway, listening, registry), *_watches(metrics, tenants))
         await serve_until_left(gateway, serving, ports, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
@@ -179,6 +121,18 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         await api.aclose()
         await gateway.aclose()
         await registry.close()
+
+
+async def report_health(gateway: Gateway, *ports: Listening) -> None:
+    """Give health checks over gRPC the same answer as `GET /health`, for as long as the service lives."""
+    while True:
+        seen = gateway.changed.count
+        for listening in ports:
+            await listening.set_serving(gateway.healthy())
+        await gateway.changed.after(seen)
+
+
+# ---- the parts of the process, in the order in which they are made
 
 
 def _load(config: GatewayConfig, model: ServedModelConfig) -> Assets:
@@ -194,10 +148,106 @@ def _load(config: GatewayConfig, model: ServedModelConfig) -> Assets:
     )
 
 
-async def report_health(gateway: Gateway, *ports: Listening) -> None:
-    """Give health checks over gRPC the same answer as `GET /health`, for as long as the service lives."""
-    while True:
-        seen = gateway.changed.count
-        for listening in ports:
-            await listening.set_serving(gateway.healthy())
-        await gateway.changed.after(seen)
+def _traces(
+    config: GatewayConfig, telemetry: Telemetry, models: AssetsByName, *, random: Random, tenants: Tenants | None
+) -> RecentTraces:
+    traces = RecentTraces(
+        telemetry,
+        random=Random(random.getrandbits(64)),
+        service=config.own_name,
+        limits=Limits(config.slo_ttft_ms / 1000 or None, config.slo_itl_ms / 1000 or None),
+        admission=OPEN if tenants is None else UNKNOWN,
+    )
+    if config.log_content:
+        traces.show_content(lambda ids, model: models.of(model).tokenizer.decode(ids))
+    return traces
+
+
+def _gateway(
+    config: GatewayConfig,
+    token: MeshToken | None,
+    loaded: Sequence[LoadedAssets],
+    *,
+    random: Random,
+    traces: RecentTraces,
+    metrics: MetricsByModel | None,
+    rules: Rules,
+) -> Gateway:
+    def add_admin(server: Any) -> Sequence[str]:
+        return admin(gateway, random)(server)
+
+    network = GrpcNetwork(
+        tls=tls_files(config),
+        token=token,
+        sidecar=config.sidecar,
+        setting="gateway.worker_address",
+        also=add_admin,
+    )
+    gateway = Gateway(
+        with_message_log(
+            network, config.message_log, tier="gateway", name=config.own_name, incarnation=random.getrandbits(64)
+        ),
+        random=random,
+        traces=traces,
+        model=ServedModels(
+            ServedModel(each.names, each.folder_name, one.vocabulary, one.context_tokens) for each, one in loaded
+        ),
+        local=Local(config.local),
+        max_waiting=config.max_waiting,
+        limits=config,
+        observer=metrics.observer if metrics is not None else UNOBSERVED,
+        rules=rules,
+    )
+    return gateway
+
+
+def _receipts(config: GatewayConfig, random: Random) -> Receipts:
+    return Receipts(
+        config.receipts_folder or config.cache_folder / "receipts",
+        random=random,
+        clock=time.time,
+        version=package_version(),
+        seconds=config.receipt_seconds,
+        most_bytes=config.receipts_mib * 2**20,
+    )
+
+
+def _collector(
+    config: GatewayConfig, telemetry: Telemetry, gateway: Gateway, metrics: MetricsByModel, tenants: Tenants | None
+) -> MeshCollector:
+    return MeshCollector(
+        gateway,
+        metrics,
+        name=config.own_name,
+        vllm=config.metrics_compat == "vllm",
+        clock=asyncio.get_running_loop().time,
+        spans_dropped=lambda: telemetry.counts().get("spans_dropped", 0),
+        tenants=tenants,
+        process=config.process if config.processes > 1 else None,
+    )
+
+
+def _pages(
+    config: GatewayConfig,
+    gateway: Gateway,
+    *,
+    traces: RecentTraces,
+    collector: MeshCollector | None,
+    receipts: Receipts,
+    ui: Ui,
+) -> list[BaseRoute]:
+    """Routes that show the gateway itself, beside those of the dialects."""
+    pages = list[BaseRoute](debug_routes(traces, time.time))
+    pages += page_routes(partial(view_of_pages, gateway))
+    pages += metrics_routes(collector, wall=time.time) if collector is not None else ()
+    pages += receipt_routes(receipts)
+    pages += ui.routes() if config.ui else ()
+    return pages
+
+
+def _watches(metrics: MetricsByModel | None, tenants: Tenants | None) -> Iterator[Coroutine[Any, Any, None]]:
+    """Tasks that run beside the servers, for as long as these do."""
+    if metrics is not None:
+        yield watch_delay(metrics.all.loop_delay.of().observe)
+    if tenants is not None:
+        yield tenants.watch()

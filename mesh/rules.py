@@ -18,12 +18,12 @@ class Rules:
     priority_seconds: float = 1.0  # seconds of waiting that one step of priority is worth
     deaths: int = 3  # workers that may die while they compute one request; then it ends with an error
     deaths_in_all: int = 10  # the same, deaths included that count as no fault of the request
-    proven_tokens: int = 16  # a worker that died after so many tokens of an attempt did not die of the request
+    proven_tokens: int = 16  # a worker that died after this number of an attempt's tokens did not die of the request
     together_seconds: float = 1.0  # workers that die within this time die of the same cause
-    judged_seconds: float = 2.0  # a request waits so long after its last death: the worker may come back
+    judged_seconds: float = 2.0  # a request waits for this time after its last death: the worker may come back
     hung_seconds: float = 10.0  # the gateway leaves a worker whose step takes longer than this ...
     silent_seconds: float = 30.0  # ... or that reports neither a step nor that one takes long
-    settling_seconds: float = 15.0  # a gateway that starts, or was stopped, waits so long for workers to attach
+    settling_seconds: float = 15.0  # a gateway that starts, or was stopped, waits for this time until workers attach
     patience_seconds: float = 30.0  # a request that no worker takes for this long ends with an error
 
 

@@ -51,7 +51,11 @@ class HandOff:
         reserved: Callable[[Seniority], int],  # pages for an older prompt that is examined here and waits
         rules: Rules,
     ) -> None:
-        self._host, self._links, self._pages, self._prompts, self._pushing = host, links, pages, prompts, pushing
+        self._host = host
+        self._links = links
+        self._pages = pages
+        self._prompts = prompts
+        self._pushing = pushing
         self._incarnation, self._ahead_tokens = incarnation, ahead_tokens
         self._rules, self._reserved = rules, reserved
         # The most senior prompt that waits for nothing but own pages: its seniority and how many it needs.

@@ -23,7 +23,7 @@ from mesh.sessions.session import Session
 log = logging.getLogger("baton.prefill")
 
 REDIAL_SECONDS = (0.05, 2.0)  # first and longest pause between two dials
-FORGET_SECONDS = 60.0  # a link is dropped when it was neither reached nor wanted for so long
+FORGET_SECONDS = 60.0  # a link is dropped when it was neither reached nor wanted for this time
 
 
 @dataclass(slots=True)
@@ -78,8 +78,13 @@ class Links:
         rules: Rules,
         on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
     ) -> None:
-        self._host, self._network, self._rules, self._on_activity = host, network, rules, on_activity
-        self._hello, self._transports, self._pool = hello, transports, pool
+        self._host = host
+        self._network = network
+        self._rules = rules
+        self._on_activity = on_activity
+        self._hello = hello
+        self._transports = transports
+        self._pool = pool
         self._reach_log = ReachLog(log)
         self._links: dict[str, DecodeLink] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -160,7 +165,9 @@ class Links:
             log.warning("no session with decode %s: %s", link.address, error or type(error).__name__)
             session.close()
             return False
-        link.session, link.writer, link.incarnation = session, writer, answer.incarnation
+        link.session = session
+        link.writer = writer
+        link.incarnation = answer.incarnation
         log.info("pages travel to decode %s over %s: %s", link.address, answer.chosen, answer.why)
         self._host.wake()
         try:

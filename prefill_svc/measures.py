@@ -17,7 +17,9 @@ FADES = 0.95  # weight that earlier writes keep with each one that follows
 
 class PrefillMeasures:
     def __init__(self, *, step_tokens: int, page_bytes: int) -> None:
-        self._book, self._most_rows, self._page_bytes = MeasureBook(), step_tokens, page_bytes
+        self._book = MeasureBook()
+        self._most_rows = step_tokens
+        self._page_bytes = page_bytes
         self._write_seconds, self._written_pages = 0.0, 0.0  # sums over recent writes: a large one counts for more
         self._reported_page_seconds = SteadyFigure()
         self._step_seconds = self._book.histogram("step_seconds", STEP)

@@ -10,7 +10,7 @@ from mesh.messages.page_shape import PageShape
 
 
 def landing_problem(landing: Landing, tokens: int, writer: Writer | None) -> str:
-    """Why these cannot be the pages of a prompt with so many tokens in the pool of this writer; empty: they can."""
+    """The reason why these cannot be pages of a prompt with `tokens` tokens in this writer's pool; empty: they can."""
     if writer is None:
         return "Landing: comes before there is a way to write it"
     shape = writer.shape

@@ -26,7 +26,9 @@ class PromptPages:
 
 class PrefillPages:
     def __init__(self, pool: PagePool, *, page_tokens: int, numerics: str) -> None:
-        self._pool, self._page_tokens, self._numerics = pool, page_tokens, numerics
+        self._pool = pool
+        self._page_tokens = page_tokens
+        self._numerics = numerics
         self._fresh_tokens = self._taken_tokens = 0.0  # new tokens, and all, of prompts that took pages, the last most
 
     @property

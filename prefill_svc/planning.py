@@ -20,7 +20,9 @@ class PrefillPlanning:
         drafts: bool,
     ) -> None:
         self._prompts, self._examinations = prompts, examinations
-        self._page_tokens, self._chunk_tokens, self._step_tokens = page_tokens, chunk_tokens, step_tokens
+        self._page_tokens = page_tokens
+        self._chunk_tokens = chunk_tokens
+        self._step_tokens = step_tokens
         self._drafts = drafts
 
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[tuple[int, int], ...]]:

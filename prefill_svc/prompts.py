@@ -188,8 +188,8 @@ class Prompts:
         return [p for p in self._prompts.values() if p.decode_address == address]
 
     def seniority(self, prompt: Prompt) -> tuple[float, int]:
-        """The smaller one goes first: one step of priority is worth so many seconds of waiting. A near deadline makes a
-        prompt older, by DUE_SECONDS at most, so that no prompt waits for ever."""
+        """The smaller one goes first: one step of priority is worth `priority_seconds` of waiting. A near deadline
+        makes a prompt older, by DUE_SECONDS at most, so that no prompt waits for ever."""
         left = prompt.job.deadline_seconds
         hurry = 0.0 if left is None else max(0.0, DUE_SECONDS - left)
         return prompt.queued_seconds - hurry + prompt.job.priority * self._priority_seconds, prompt.ticket.request
@@ -231,7 +231,7 @@ class Prompts:
             prompt.start = asyncio.get_running_loop().call_later(max(0.0, min(limits)), self._give_back, prompt)
 
     def _give_back(self, prompt: Prompt) -> None:
-        """Only before anything of it is computed: what has begun goes on."""
+        """Give the prompt back unless something of it is computed: a prompt that has begun goes on."""
         if prompt.phase is PromptPhase.QUEUED:
             prompt.gateway.send(Lost(prompt.ticket, Reason.LATE))
             self.stop(prompt, quiet=False)

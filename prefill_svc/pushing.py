@@ -33,7 +33,9 @@ class Pushing:
         report_seconds: float,  # shortest time between two Computing of one prompt
         speed: Speed,
     ) -> None:
-        self._links, self._prompts, self._shape = links, prompts, shape
+        self._links = links
+        self._prompts = prompts
+        self._shape = shape
         self._report_seconds, self._speed = report_seconds, speed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,7 +89,9 @@ class Pushing:
 
     def _spans(self, prompt: Prompt, indexes: Iterable[int], first: int, layers: int) -> list[Span]:
         assert prompt.landing is not None
-        base, targets, spans = prompt.landing.first_page, prompt.landing.pages, list[Span]()
+        base = prompt.landing.first_page
+        targets = prompt.landing.pages
+        spans = list[Span]()
         sizes = {"source_tokens": self._shape.page_tokens, "target_tokens": self._target(prompt).page_tokens}
         for index in indexes:
             source, *behind = (prompt.own.pages[i] for i in pages_under(index, prompt.total, **sizes))

@@ -1,9 +1,9 @@
 """The prefill worker: steps 3, 4, 5 and 9 of a request's life, in the order in which they happen.
 
 It sends Ready at most two steps before a prompt's turn, computes prompts in chunks under a token budget, pushes the
-pages that a chunk fills after every group of layers, and sends the first token at once, while the last pages land. The
-messages of the hand-off are handled in `prefill_svc/handoff.py`, writes in `prefill_svc/pushing.py`, and the ends of
-prompts in `prefill_svc/prompts.py`."""
+pages that a chunk fills after every group of layers, and sends the first token at once, while the last pages land. New
+prompts are taken in `prefill_svc/intake.py`, the messages of the hand-off are handled in `prefill_svc/handoff.py`,
+writes in `prefill_svc/pushing.py`, and the ends of prompts in `prefill_svc/prompts.py`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -15,14 +15,13 @@ from engine.model.floor import NO_FLOOR, Floor
 from engine.pool.isolation import Isolation
 from engine.pool.ledger import Ledger
 from engine.pool.pages import PagePool
-from engine.step.constraint import NO_MASKS, Masker
+from engine.step.constraint import Masker
 from engine.step.plan import Plan, Result, Runner
 from kvtransfer.transfer import Pool, Transport
-from mesh.messages.jobs import Reason
 from mesh.messages.kv_messages import KvHello
 from mesh.messages.message import Message
 from mesh.messages.orders import Cancel, Examine, Prefill
-from mesh.messages.reports import Hello, Load, Lost
+from mesh.messages.reports import Hello, Load
 from mesh.network.interface import Network
 from mesh.rules import RULES, Rules
 from mesh.sessions.attach import Attachments
@@ -31,9 +30,9 @@ from mesh.sessions.session import BadMessage, Session
 from mesh.timing.loop_monitor import LoopMonitor
 from mesh.timing.speed import Speed
 from prefill_svc.handoff import HandOff
+from prefill_svc.intake import PromptIntake
 from prefill_svc.links import DecodeLink, Links
 from prefill_svc.measures import PrefillMeasures
-from prefill_svc.observed import PromptRecord
 from prefill_svc.pages import PrefillPages
 from prefill_svc.planning import PrefillPlanning
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
@@ -58,42 +57,26 @@ class PrefillWorker:
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
         metrics: bool = False,  # gateways get what this worker measures
-        trace_steps: int = 0,  # one of so many steps is recorded for traces; 0: none
+        trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,  # None: prompts with a grammar are refused
         rules: Rules = RULES,
     ) -> None:
-        self.pages, self.pool, self.runner, self.isolation = pages, pool, runner, Isolation(runner, pages)
+        self.pages, self.pool = pages, pool
+        self.runner = runner
+        self.isolation = Isolation(runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._loop, self._work, self._monitor = asyncio.get_running_loop(), asyncio.Event(), LoopMonitor()
-        self._keys, self._steps, self._speed = 0, 0, Speed()
+        self._loop = asyncio.get_running_loop()
+        self._work = asyncio.Event()
+        self._monitor = LoopMonitor()
+        self._steps, self._speed = 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
-        self._floor, self._masker, self._sampler = floor, masker, StepSampler(self._outbox, trace_steps)
-        self._own = own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
-        self._examinations = Examinations(
-            pages,
-            page_tokens=hello.page_tokens,
-            numerics=hello.numerics,
-            priority_seconds=rules.priority_seconds,
-            outbox=self._outbox,
-            wake=self.wake,
-            drafts=drafts,
-        )
+        self._sampler = StepSampler(self._outbox, trace_steps)
+        own = self._own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
+        self._examinations = self._make_examinations(hello, drafts=drafts, rules=rules)
         self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
-        self.attachments = Attachments(
-            network,
-            gateways=gateways,
-            rules=rules,
-            hello=hello,
-            load=self._load,
-            cached=pages.hashes,
-            on_message=self._from_gateway,
-            on_end=self._gateway_ended,
-            pages=self.ledger,
-            on_activity=self._monitor.active,
-            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
-        )
+        self.attachments = self._make_attachments(network, gateways, hello, metrics=metrics, rules=rules)
         links = partial(Links, self, network, rules=rules, on_activity=self._monitor.active)
         self.links = links(hello=kv_hello, transports=transports, pool=pool)
         self.prompts = Prompts(
@@ -104,12 +87,11 @@ class PrefillWorker:
             incarnation=hello.incarnation,
             priority_seconds=rules.priority_seconds,
         )
+        self._intake = PromptIntake(
+            self.prompts, self.links, own, self._outbox, wake=self.wake, floor=floor, masker=masker
+        )
         self._pushing = Pushing(
-            self.links,
-            self.prompts,
-            shape=pool.shape,
-            report_seconds=rules.progress_seconds / 8,
-            speed=self._speed,
+            self.links, self.prompts, shape=pool.shape, report_seconds=rules.progress_seconds / 8, speed=self._speed
         )
         self._planning = PrefillPlanning(
             self.prompts,
@@ -129,6 +111,34 @@ class PrefillWorker:
             ahead_tokens=2 * step_tokens,
             reserved=self._examinations.reserved,
             rules=rules,
+        )
+
+    def _make_examinations(self, hello: Hello, *, drafts: bool, rules: Rules) -> Examinations:
+        return Examinations(
+            self.pages,
+            page_tokens=hello.page_tokens,
+            numerics=hello.numerics,
+            priority_seconds=rules.priority_seconds,
+            outbox=self._outbox,
+            wake=self.wake,
+            drafts=drafts,
+        )
+
+    def _make_attachments(
+        self, network: Network, gateways: tuple[str, ...], hello: Hello, *, metrics: bool, rules: Rules
+    ) -> Attachments:
+        return Attachments(
+            network,
+            gateways=gateways,
+            rules=rules,
+            hello=hello,
+            load=self._load,
+            cached=self.pages.hashes,
+            on_message=self._from_gateway,
+            on_end=self._gateway_ended,
+            pages=self.ledger,
+            on_activity=self._monitor.active,
+            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
         )
 
     async def run(self) -> None:
@@ -156,9 +166,10 @@ class PrefillWorker:
     # ---- messages from the gateway
 
     def _from_gateway(self, gateway: Session, message: Message) -> None:
+        """Step 2 of a request's life arrives here."""
         match message:
             case Prefill():
-                self._queue(gateway, message)
+                self._intake.queue(gateway, message)
             case Examine():
                 self._examinations.add(gateway, message)
             case Cancel():
@@ -166,37 +177,6 @@ class PrefillWorker:
                 self._examinations.cancel(message)
             case _:
                 raise BadMessage(f"a gateway does not send {type(message).__name__} to a prefill worker")
-        self.wake()
-
-    def _queue(self, gateway: Session, message: Prefill) -> None:
-        """Step 2 of a request's life arrives here: the prompt waits for its turn."""
-        job, now = message.job, self._loop.time()
-        self.prompts.cancel(Cancel(job.ticket.request, job.ticket.attempt - 1))
-        self._keys += 1
-        record = PromptRecord(self._outbox.recorder(gateway, job, now), self._floor)
-        record.queued(now)
-        prompt = Prompt(
-            self._keys, job, gateway, message.decode_address, message.decode_incarnation, now, record=record
-        )
-        too_large = self._own.needed(prompt.total) > self._own.total
-        if too_large or (job.sampling.grammar and self._masker is None):
-            why = (Reason.TOO_LARGE, "") if too_large else (Reason.GRAMMAR, NO_MASKS)
-            gateway.send(Lost(job.ticket, *why))
-            record.stopped(now, 0)
-            return
-        self.prompts.add(prompt)
-        self.links.to(prompt.decode_address)
-        constraint = self._masker.constraint(job.sampling) if self._masker is not None else None
-        if constraint is not None:
-            prompt.masks = constraint.masks(job.emitted)
-            constraint.when_ready(partial(self._masked, prompt))
-
-    def _masked(self, prompt: Prompt) -> None:
-        """The masks of a prompt are there, or there can be none: then the gateway learns why."""
-        over = prompt.phase in (PromptPhase.STOPPING, PromptPhase.ENDED)
-        if prompt.masks is not None and (fault := prompt.masks.fault) is not None and not over:
-            prompt.gateway.send(Lost(prompt.ticket, Reason.GRAMMAR, fault))
-            self.prompts.drop(prompt)
         self.wake()
 
     def _gateway_ended(self, gateway: Session) -> None:

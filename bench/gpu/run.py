@@ -43,7 +43,12 @@ PYTEST = (
     "-W",
     "default",
 )  # warnings of another release are not failures
-CONFORMANCE = ("tests/unit/kvtransfer/test_conformance.py", "-k", "cuda_ipc or nccl")
+CONFORMANCE = (
+    "tests/unit/kvtransfer/test_conformance.py",
+    "tests/unit/kvtransfer/test_conformance_two_sided.py",
+    "-k",
+    "cuda_ipc or nccl",
+)
 ABREAST = 8  # test processes at once: most of their time goes into compiling kernels
 RUNS = (  # the most important sections come first: the last ones may find no time left
     SectionRun("gate", ("bench.gpu.section", "gate"), 60),

@@ -7,23 +7,23 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from cli.doctoring import machine
+from cli.doctoring.doctor_report import Report, show
 from cli.errors import readable_errors
 from cli.local_mesh.ports import check_free
 from cli.local_mesh.services import arranged, parse_settings, with_model
 from cli.models.hub import with_models
-from cli.output import INSTALL_SERVE, emit_json, say
+from cli.output import INSTALL_SERVE, emit_json
 from mesh.config.arrangement import cores_said
 from mesh.config.config_checks import ConfigError
 from mesh.config.services import GatewayConfig, MeshConfig
 from mesh.config.settings import read_settings
 from mesh.config.worker_config import DecodeConfig
 
-Report = dict[str, Any]
 _SPEED_BYTES = 32 << 20  # that each transport moves in a measured pass
 
 
@@ -59,7 +59,7 @@ def doctor(
     if json:
         emit_json(report)
     else:
-        _show(report)
+        show(report)
 
 
 def _arrangements(
@@ -243,61 +243,3 @@ def _memory(report: Report, worker: DecodeConfig) -> None:
     files = report["memory"]["open_files_limit"]
     if files is not None and files < 1024:
         _problem(report, f"only {files} files and connections may be open", "raise the limit: ulimit -n 4096")
-
-
-def _gpu_line(gpu: Report) -> str:
-    devices = ", ".join(gpu["devices"]) or "none"
-    return f"{devices}: path {gpu['path']}" if gpu["usable"] else f"{devices}; not usable: {gpu['why_not']}"
-
-
-def _pool_line(pool: Report | None) -> str:
-    if pool is None:
-        return "unknown here: pages hold the draft's keys and values, too; /metrics of a mesh has baton_pool_tokens"
-    return f"{pool['tokens']:,} tokens in {pool['bytes'] >> 20} MiB per worker, keys and values in {pool['dtype']}"
-
-
-def _transport_line(entry: Report) -> str:
-    chosen = "two workers of this host use it, " if entry["chosen"] else ""
-    line = f"{entry['name']}: {chosen}{entry['reason']}"
-    if entry["gb_per_second"] is None:
-        return line
-    return f"{line}; {entry['gb_per_second']} GB/s, {entry['memcpy_share']} of memcpy"
-
-
-def _kernels_line(report: Report) -> str:
-    if (library := report["library"]) is None:
-        return "none"
-    return f"version {library['version']}, sources {library['sources']}, library {library['digest']}"
-
-
-def _show(report: Report) -> None:
-    chip, memory = report["processor"], report["memory"]
-    lines = [
-        (
-            "processor",
-            f"{chip['name']}, {cores_said(chip['cores'])}: {', '.join(chip['features']) or 'no vector extensions'}",
-        ),
-        ("threads", f"{report['threads']} per worker"),
-        ("memory", f"{memory['available_bytes'] >> 20} of {memory['total_bytes'] >> 20} MiB available"),
-        ("compiler", report["compiler"]["version"] or "none"),
-        ("GPU", _gpu_line(report["gpu"])),
-        ("device", report["device"]),
-        *(("port", f"{address} is {state}") for address, state in report["ports"].items()),
-        *(("transport", _transport_line(entry)) for entry in report["transports"]),
-        ("memcpy", f"{report['memcpy_gb_per_second'] or '?'} GB/s, scattered, one thread"),
-        *(("path", f"{name}: {path['body']} of {', '.join(path['usable'])}") for name, path in report["paths"].items()),
-        *([("not built", f"{', '.join(report['not_built'])}: not for this processor")] if report["not_built"] else []),
-        *([("forced", f"BATON_PRODUCT_PATH={report['forced']}")] if report["forced"] else []),
-        ("kernels", _kernels_line(report)),
-        ("product path", report["product_path"] or "unknown"),
-        ("class", report["class"] or "unknown"),
-        ("fingerprint", report["fingerprint"] or "unknown"),
-        ("pool", _pool_line(report["pool"])),
-        ("draft", report["draft"] or "none"),
-    ]
-    for name, value in lines:
-        print(f"{name:<12} {value}")
-    for problem in report["problems"]:
-        say(f"problem      {problem['problem']}\n             {problem['remedy']}", style="yellow")
-    if not report["problems"]:
-        print("no problems")

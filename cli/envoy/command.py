@@ -36,6 +36,15 @@ TrustDomain = Annotated[str, typer.Option(help="Trust domain of the SPIFFE ids: 
 Certificate = Annotated[Path, typer.Option(help="PEM file with the member's certificate, as Envoy sees it.")]
 Key = Annotated[Path, typer.Option(help="PEM file with its private key.")]
 Ca = Annotated[Path, typer.Option(help="PEM file with the authority that signs all members' certificates.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option(help="TOML file of the service beside this Envoy: addresses, certificates.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
+]
+Secrets = Annotated[
+    Path | None, typer.Option(help="Folder of `baton envoy secrets`; with it Envoy takes renewed certificates.")
+]
 
 
 @app.command("render")
@@ -43,22 +52,15 @@ def render_command(
     role: Annotated[str, typer.Option(help="edge, gateway, prefill or decode.")],
     peer: Peers,
     name: Annotated[str | None, typer.Option(help="Name of this member; without it, the setting `name`.")] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file of the service beside this Envoy: addresses, certificates.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="KEY=VALUE: one setting, over the file and the environment.")
-    ] = None,
+    config: ConfigFile = None,
+    settings: Overrides = None,
     trust_domain: TrustDomain = "baton",
     certificate: Annotated[
         Path | None, typer.Option(help="This member's certificate, as Envoy sees it; without it, `tls_certificate`.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="Its private key; without it, `tls_key`.")] = None,
     ca: Annotated[Path | None, typer.Option(help="The authority; without it, `tls_ca`.")] = None,
-    secrets: Annotated[
-        Path | None,
-        typer.Option(help="Folder of `baton envoy secrets`; with it Envoy takes renewed certificates."),
-    ] = None,
+    secrets: Secrets = None,
     public_certificate: Annotated[
         Path | None, typer.Option(help="Edge: what clients are shown; without it, the member's certificate.")
     ] = None,

@@ -11,7 +11,7 @@ import typer
 
 from cli.load.form import Endpoint
 from cli.load.http_url import parse_url
-from cli.load.measure import LoadOrder, measure
+from cli.load.measure import LoadOrder, LoadResult, measure
 from cli.load.options import LoadOptions, given_speeds
 from cli.load.picture import draw_run
 from cli.load.plan import LoadError
@@ -98,19 +98,24 @@ def load(
         fail("interrupted before the first request", status=INTERRUPTED)
     report = result.report
     if picture is not None:
-        title = f"{report.model} · {report.load}"
-        subtitle = f"{report.url} · {report.summary.finished} finished, {report.summary.failed} failed"
-        drawn = draw_run(result.records, report.limits, title=title, subtitle=subtitle)
-        try:
-            picture.write_text(drawn, encoding="utf-8")
-            say(f"picture: {picture}", style="dim")
-        except OSError as error:  # the report is worth more
-            say(f"--picture {picture} cannot be written: {error.strerror}", style="red")
+        _write_picture(picture, result)
     if json:
         emit_json(as_json(report))
     else:
         print("\n".join(lines(report, verbose=verbose)))
     raise SystemExit(INTERRUPTED if report.interrupted else FAILED if report.summary.failed else 0)
+
+
+def _write_picture(picture: Path, result: LoadResult) -> None:
+    report = result.report
+    title = f"{report.model} · {report.load}"
+    subtitle = f"{report.url} · {report.summary.finished} finished, {report.summary.failed} failed"
+    drawn = draw_run(result.records, report.limits, title=title, subtitle=subtitle)
+    try:
+        picture.write_text(drawn, encoding="utf-8")
+        say(f"picture: {picture}", style="dim")
+    except OSError as error:  # the report is worth more
+        say(f"--picture {picture} cannot be written: {error.strerror}", style="red")
 
 
 def _seconds(milliseconds: float | None) -> float | None:

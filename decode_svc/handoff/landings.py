@@ -38,8 +38,14 @@ class Landings:
         host: DecodeHost,
         rules: Rules,
     ) -> None:
-        self._requests, self._pages, self.pool, self._sessions, self._room = requests, pages, pool, sessions, room
-        self._host, self._rules, self.vocabulary = host, rules, 0  # token ids of the model; 0: not known
+        self._requests = requests
+        self._pages = pages
+        self.pool = pool
+        self._sessions = sessions
+        self._room = room
+        self._host = host
+        self._rules = rules
+        self.vocabulary = 0  # token ids of the model; 0: not known
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
         self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
@@ -218,7 +224,9 @@ class Landings:
         """Discard later frames and release the shared pages. The caller decides about the pages of the landing."""
         self._sessions.receivers[landing.transport].close(landing.ticket.pack())
         self._pages.release(request.pages)
-        request.landing, request.pages, request.hashes = None, [], []
+        request.landing = None
+        request.pages = []
+        request.hashes = []
 
     # ----
 

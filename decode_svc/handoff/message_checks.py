@@ -8,7 +8,7 @@ from mesh.messages.kv_messages import Commit, Written
 
 
 def written_problem(written: Written, layers: int) -> str:
-    """Why no writer into pages of so many layers sends this; empty: it may."""
+    """The reason why no writer into pages of `layers` layers sends this; empty: it may."""
     first, count, pages = written.first_layer, written.layers, written.pages
     if not 0 <= first < first + count <= layers:
         return f"Written.first_layer, layers: {first}+{count} are no layers of pages with {layers}"

@@ -37,13 +37,16 @@ class QuarantinedLanding:
 
 class Quarantine:
     def __init__(self, pages: PagePool, sessions: Sessions, *, host: DecodeHost, rules: Rules) -> None:
-        self._pages, self._sessions, self._host, self._rules = pages, sessions, host, rules
+        self._pages = pages
+        self._sessions = sessions
+        self._host = host
+        self._rules = rules
         self._held: dict[PageOwner, QuarantinedLanding] = {}
         self._since: dict[PageOwner, float] = {}  # when this worker began to wait for the owner's proof
         self._met: dict[int, Peer] = {}  # writer that owes a proof -> its last session
         self._beyond_reach: set[int] = set()  # writers that could not be killed
         self._warned: set[PageOwner] = set()  # the log tells that their proof is late
-        self._slow: set[PageOwner] = set()  # their writers live, and owe the proof for so long that it may never come
+        self._slow: set[PageOwner] = set()  # their writers live, and may never send the proof that they owe
         self._added = 0  # pages that went into quarantine since the start
         self._task: asyncio.Task[None] | None = None
 

@@ -37,8 +37,12 @@ class Room:
         reserved: Callable[[Seniority], int] = nothing_reserved,  # pages for an older prompt that is examined here
     ) -> None:
         self.page_tokens = page_tokens
-        self._requests, self._pages, self._numerics = requests, pages, numerics
-        self._max_batch, self._overtakes, self._reserved = max_batch, overtakes, reserved
+        self._requests = requests
+        self._pages = pages
+        self._numerics = numerics
+        self._max_batch = max_batch
+        self._overtakes = overtakes
+        self._reserved = reserved
         self._lengths = AnswerLengths()
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
@@ -62,8 +66,8 @@ class Room:
         return max(0, self._max_batch - sum(r.phase in HAVE_PAGES for r in self._requests.values()))
 
     def allows(self, request: DecodeRequest, lacking: int) -> bool:
-        """May this request have so many pages now? Rule [ageing]: not when too many younger ones have passed an older
-        one that waits; otherwise small requests could keep a large one out for ever."""
+        """May this request have the `lacking` pages now? Rule [ageing]: not when too many younger ones have passed an
+        older one that waits; otherwise small requests could keep a large one out for ever."""
         if any((older.passed or 0) >= self._overtakes for older in self._passed_by(request)):
             return False
         if not self.places():

@@ -59,7 +59,10 @@ class Sessions:
         self.receivers = receivers
         self.peers: dict[int, Peer] = {}  # incarnation -> its session, while it is connected
         self._known: dict[int, Peer] = {}  # the same, until the end of the session was handled
-        self._mine, self._choose, self._rules, self._on_activity = mine, choose, rules, on_activity
+        self._mine = mine
+        self._choose = choose
+        self._rules = rules
+        self._on_activity = on_activity
         self._writers = Writers()
         self._sessions: set[Session] = set()
         self._expired = 0  # sessions that ended because the prefill worker was silent

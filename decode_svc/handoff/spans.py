@@ -25,8 +25,12 @@ class Spans:
     def __init__(
         self, pages: PagePool, pool: Pool, sessions: Sessions, *, page_tokens: int, host: DecodeHost, rules: Rules
     ) -> None:
-        self._pages, self._pool, self._sessions = pages, pool, sessions
-        self._page_tokens, self._host, self._rules = page_tokens, host, rules
+        self._pages = pages
+        self._pool = pool
+        self._sessions = sessions
+        self._page_tokens = page_tokens
+        self._host = host
+        self._rules = rules
         self._loop = asyncio.get_running_loop()
         self.damaged = 0  # pages of which a span arrived damaged
         self.missing = 0  # pages that decode asked for again because spans had not come

@@ -1,8 +1,8 @@
 """How long answers become, from those that ended here last. Decode admits by it: a request whose pages would be taken
 away again before its answer ends had better wait (decode_svc/handoff/room.py).
 
-An answer that was cut at its limit, or lost its pages, says only that it is at least so long. The estimate is the one
-of Kaplan and Meier, which counts such answers for as long as they are seen."""
+An answer that was cut at its limit, or lost its pages, says only that its full length is no shorter. The estimate is
+that of Kaplan and Meier, which counts such answers for as long as they are seen."""
 
 from bisect import bisect_right
 from collections import deque
@@ -36,7 +36,7 @@ class AnswerLengths:
         self._added += 1
 
     def left(self, emitted: int, most: int) -> int:
-        """How many more tokens an answer that has emitted so many will emit, if it may emit `most` in all."""
+        """Tokens that an answer will still emit, after `emitted` of them, if it may emit `most` in all."""
         if self._added >= FRESH:
             self._draw()
         share = self._shares[bisect_right(self._lengths, emitted) - 1]

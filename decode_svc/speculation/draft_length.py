@@ -52,7 +52,9 @@ class DraftLengths:
     def __init__(self, *, longest: int, prior: float, draft_share: float = DRAFT_SHARE) -> None:
         """`prior` is the acceptance that is assumed before any draft was verified. With `draft_share` 0 proposals cost
         nothing."""
-        self._longest, self._prior, self._draft_share = longest, prior, draft_share
+        self._longest = longest
+        self._prior = prior
+        self._draft_share = draft_share
         self._common = Acceptance()
         self._plain: dict[int, float] = {}  # batch -> seconds of a plain step
         self._seen: dict[int, int] = {}  # batch bucket -> plain steps measured
@@ -168,7 +170,9 @@ def best_length(rate: float, extra: float, most: int) -> int:
 
 @lru_cache(4096)
 def _best_length(rate: float, extra: float, most: int) -> int:
-    best, best_gain, tokens = 0, GAIN, 1.0
+    best = 0
+    best_gain = GAIN
+    tokens = 1.0
     for length in range(1, most + 1):
         tokens += rate**length
         gain = tokens / (1 + length * extra)

@@ -41,7 +41,9 @@ class Speculation:
         prior, share = PRIORS[source]
         self._source, self._accept = source, accept
         self._draft_lengths = draft_lengths or DraftLengths(longest=draft_tokens, prior=prior, draft_share=share)
-        self._chunk_tokens, self._page_tokens, self._context_tokens = chunk_tokens, page_tokens, context_tokens
+        self._chunk_tokens = chunk_tokens
+        self._page_tokens = page_tokens
+        self._context_tokens = context_tokens
         self._bare: set[int] = set()  # published pages that the draft model has not read
         self._drafted = self._accepted = 0  # since the start
         self._plain_steps = 0  # steps to come without drafts, because they did not pay at the last decision
@@ -170,5 +172,5 @@ class Speculation:
 
 
 def _is_forced(piece: Piece) -> bool:
-    """Its drafts are what a grammar leaves no choice about: their acceptance says nothing about other drafts."""
+    """Whether a grammar leaves no choice about the drafts: their acceptance says nothing about other drafts."""
     return piece.masks is not None and piece.masks.certain

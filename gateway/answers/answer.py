@@ -37,7 +37,9 @@ class Answer:
     ) -> None:
         """Submit every choice at once, or first what computes the prompt's logprobs; raises what the core raises.
         `streams`: those of choices that are submitted already, the first ones."""
-        self._valid, self._request, self._tokenizer = valid, valid.request, tokenizer
+        self._valid = valid
+        self._request = valid.request
+        self._tokenizer = tokenizer
         self._counts = {choice.sampling.choice: len(choice.emitted) for choice in valid.choices}
         self._counts |= {complete.index: len(complete.emitted) for complete in valid.complete}
         self._core, self._cancelled = core, False
@@ -120,7 +122,7 @@ class Answer:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Those of the completion tokens that are reasoning."""
+        """Number of completion tokens that are reasoning."""
         return sum(reader.reasoning_tokens for reader in self._readers.values())
 
     def cancel(self) -> None:
@@ -156,7 +158,9 @@ class Answer:
             yield event
 
     async def _choice(self, choice: ChoiceRequest, stream: TokenStream) -> AsyncGenerator[Event, None]:
-        request, index, send = self._request, choice.sampling.choice, self._send
+        request = self._request
+        index = choice.sampling.choice
+        send = self._send
         if string := self._stopped_before(choice.emitted, choice.sampling.min_tokens):
             stream.cancel(complete=True)
             yield Finished(index, End.STOP, stop_string=string)

@@ -68,8 +68,13 @@ class Attaching:
         observer: RequestObserver,
         rules: Rules,
     ) -> None:
-        self._network, self._workers, self._sequencer, self._changed = network, workers, sequencer, changed
-        self.traces, self._observer, self._rules = traces, observer, rules
+        self._network = network
+        self._workers = workers
+        self._sequencer = sequencer
+        self._changed = changed
+        self.traces = traces
+        self._observer = observer
+        self._rules = rules
         self._served = served
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)

@@ -22,15 +22,18 @@ from mesh.rules import Rules
 
 log = logging.getLogger("baton.gateway")
 
-DRAINED = "drained"  # why an attempt is left, in traces and metrics
-LAST_SHARE, LAST_SECONDS = 0.5, 5.0  # what is left goes elsewhere so long before the end: of the stay, and at most
+LEFT_DRAINED = "drained"  # why an attempt is left, in traces and metrics
+LAST_SHARE = 0.5  # the rest goes elsewhere in this last share of the stay
+LAST_SECONDS = 5.0  # ... and in these last seconds at most
 GUESSED_SECONDS = 0.05  # per token, until an answer shows its own pace
-EARLY_SECONDS = 0.001  # a timer may fire so much before its time
+EARLY_SECONDS = 0.001  # a timer may fire by this much before its time
 
 
 class HandingOver:
     def __init__(self, workers: Workers, sequencer: Sequencer, rules: Rules) -> None:
-        self._workers, self._sequencer, self._rules = workers, sequencer, rules
+        self._workers = workers
+        self._sequencer = sequencer
+        self._rules = rules
         self._leaves: dict[int, tuple[float, float]] = {}  # incarnation -> when it ends, and the last time to move on
         self._given: dict[int, tuple[Load, int]] = {}  # incarnation -> tokens handed to it since this Load of it
         self._timer: asyncio.TimerHandle | None = None
@@ -88,8 +91,8 @@ class HandingOver:
             return False
         given += tokens_of(request) + chosen.decode.hello.page_tokens
         self._given[chosen.decode.incarnation] = chosen.decode.load, given
-        request.trace.leaves(self._now(), DRAINED, worker.tier)
-        self._sequencer.observer.resumed(DRAINED, request.choice.model)
+        request.trace.leaves(self._now(), LEFT_DRAINED, worker.tier)
+        self._sequencer.observer.resumed(LEFT_DRAINED, request.choice.model)
         self._sequencer.raise_attempt(request, decode_lost=lost)
         return True
 

@@ -30,7 +30,10 @@ ABOUT_THE_LOOP = (Begun, LongStep)
 
 class HungWorkers:
     def __init__(self, workers: Workers, sequencer: Sequencer, *, changed: Callable[[], None], rules: Rules) -> None:
-        self._workers, self._sequencer, self._changed, self._rules = workers, sequencer, changed, rules
+        self._workers = workers
+        self._sequencer = sequencer
+        self._changed = changed
+        self._rules = rules
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
 

@@ -11,7 +11,7 @@ from mesh.messages.jobs import Tier
 
 log = logging.getLogger("baton.gateway")
 
-FORGET_SECONDS = 15.0  # a worker registers again every second; one that has not for so long is gone
+FORGET_SECONDS = 15.0  # a worker registers again every second; one that was silent for this time is gone
 MOST = 256  # refusals that are kept and logged; a worker beyond them is refused in silence
 SHOWN_LETTERS = 80  # characters that are shown of an address which is longer, or not printable
 

@@ -60,7 +60,9 @@ class Gateway:
         )
         self.observer = observer
         self.traces = traces or RecentTraces(Silent(), random=random)
-        self.served, self._local, self.draining = one_or_many(model), local, False
+        self.served = one_or_many(model)
+        self._local = local
+        self.draining = False
         self.attaching = Attaching(
             network,
             self.workers,

@@ -42,7 +42,9 @@ class SilentWorker:
 
 class SilentWorkers:
     def __init__(self, workers: Workers, settling: Settling, rules: Rules) -> None:
-        self._workers, self._settling, self._rules = workers, settling, rules
+        self._workers = workers
+        self._settling = settling
+        self._rules = rules
         self._lost: dict[int, SilentWorker] = {}  # whose session the lease has ended, by incarnation
 
     def lost(self, worker: AttachedWorker) -> None:
@@ -57,7 +59,7 @@ class SilentWorkers:
             del self._lost[incarnation]
 
     def now(self) -> list[SilentWorker]:
-        """Those that are silent, the longest silent first; none where this gateway itself has just stood still."""
+        """Workers that are silent, the longest silent first; none where this gateway itself has just stood still."""
         if self._settling.stopped:
             return []
         now, least = asyncio.get_running_loop().time(), self._rules.heartbeat_seconds * SILENT_HEARTBEATS

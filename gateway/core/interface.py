@@ -169,7 +169,7 @@ class ModelFacts:
     tiers: Mapping[str, int]  # number of its workers of each tier
 
     def context(self, allowed: int) -> int:
-        """The context of a request, where the model itself allows so many tokens."""
+        """The context of a request, where the model itself allows `allowed` tokens."""
         return min(allowed, self.context_tokens or allowed)
 
 

@@ -61,7 +61,10 @@ class HttpApi:
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
     ) -> None:
-        self._core, self._models, self._random, self._clock = core, models, random, clock
+        self._core = core
+        self._models = models
+        self._random = random
+        self._clock = clock
         self._traces = traces or RecentTraces(Silent(), random=random)
         self._parser = BodyParser(core.limits, self._context_tokens)
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits, self._parser.trim_later)

@@ -51,7 +51,7 @@ def debug_routes(traces: RecentTraces, wall: Callable[[], float]) -> list[BaseRo
 
 
 def named(records: list[RequestRecord], name: str) -> list[RequestRecord]:
-    """Those of this request id, else of the id that answers carry, else of this trace; in the order given."""
+    """The records of this request id, else of the id that answers carry, else of this trace; in the order given."""
     within = re.fullmatch(r"(?:chatcmpl-|cmpl-|resp_|msg_)(.+)", name)
     for wanted in (name, within[1] if within else name):
         if found := [record for record in records if record.request_id == wanted]:

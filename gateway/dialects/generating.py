@@ -45,7 +45,10 @@ class GeneratingEndpoint:
         begin: BeginReply,
         row: ApiEndpoint,
     ) -> None:
-        self._host, self._begin, self._operation, self._dialect = host, begin, row.operation, DIALECTS[row.dialect]
+        self._host = host
+        self._begin = begin
+        self._operation = row.operation
+        self._dialect = DIALECTS[row.dialect]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = self._host.caller(scope, self._operation)

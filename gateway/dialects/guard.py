@@ -35,7 +35,10 @@ class KeyGuard:
         open_paths: Sequence[str],
         count_error: Callable[..., None],
     ) -> None:
-        self._app, self._tenants, self._open, self._count_error = app, tenants, tuple(open_paths), count_error
+        self._app = app
+        self._tenants = tenants
+        self._open = tuple(open_paths)
+        self._count_error = count_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or (scope["method"] in READS and is_below(scope["path"], self._open)):

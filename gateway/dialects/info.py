@@ -31,7 +31,9 @@ OK, NOT_OK = "ok", "no worker can take a request"
 
 class InfoPages:
     def __init__(self, core: Core, models: ModelAssets, *, created: int, also: Sequence[BaseRoute]) -> None:
-        self._core, self._models, self._created = core, models, created
+        self._core = core
+        self._models = models
+        self._created = created
         pages = {"/v1/models", "/health"} | set(paths_of(also))
         self._shown = [path for path in (UI, "/v1/models", "/health", "/metrics") if path in pages]
 

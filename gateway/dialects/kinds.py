@@ -69,13 +69,17 @@ class Native(Generic[Body]):
         return plain, None
 
     async def read(self, opened: Opened[Body]) -> Sequence[ClientRequest]:
-        dialect, context, pool = self._dialect, opened.context, opened.facts.largest_pool_tokens
+        dialect = self._dialect
+        context = opened.context
+        pool = opened.facts.largest_pool_tokens
         dialect.check(opened.body, opened.plain, opened.limits, context)
         room = min(context, pool or context)
         return await dialect.requests(opened.body, opened.plain, opened.assets, opened.caller, room=room)
 
     def reply(self, opened: Opened[Body], begun: BegunAnswers) -> Reply:
-        body, plain, assets = opened.body, opened.plain, opened.assets
+        body = opened.body
+        plain = opened.plain
+        assets = opened.assets
         return self._dialect.reply(body, plain, begun.pairs, assets, begun.created, begun.receipt)
 
 

@@ -93,8 +93,13 @@ class Opening:
         clock: Clock,
         turns: Turns,
     ) -> None:
-        self._core, self._models, self._parser, self._receipts = core, models, parser, receipts
-        self._random, self._clock, self._turns = random, clock, turns
+        self._core = core
+        self._models = models
+        self._parser = parser
+        self._receipts = receipts
+        self._random = random
+        self._clock = clock
+        self._turns = turns
 
     async def begin(self, kind: GeneratingKind[Body], raw: bytes, caller: HttpCaller) -> Reply:
         opened = await self.open(kind, raw, caller)

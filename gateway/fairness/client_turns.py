@@ -19,7 +19,10 @@ WHOSE: ContextVar[str] = ContextVar("whose", default="")
 class FairTurns:
     def __init__(self, what: str, *, at_once: int, waiting: int, longest_seconds: float) -> None:
         """`what` waits, in words for clients; nothing waits longer than `longest_seconds`."""
-        self._what, self._at_once, self._places, self._longest = what, at_once, waiting, longest_seconds
+        self._what = what
+        self._at_once = at_once
+        self._places = waiting
+        self._longest = longest_seconds
         self._running = Counter[str]()
         self._queues = dict[str, deque[asyncio.Future[None]]]()  # turns that clients wait for; the next client first
 

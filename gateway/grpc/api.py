@@ -77,7 +77,9 @@ class _Inference:
 
 class _Models:
     def __init__(self, core: Core, models: ModelAssets, random: Random) -> None:
-        self._core, self._models, self._random = core, models, random
+        self._core = core
+        self._models = models
+        self._random = random
 
     async def ListModels(self, raw: bytes, context: Any) -> pb.ListModelsResponse:
         async with answered(raw, context, self._core, self._random) as call:

@@ -23,7 +23,7 @@ from gateway.tenants.admission import OPEN, Admission
 from gateway.validation.client_request import validate_request_id
 from mesh.errors import BodyTooLarge, InvalidRequest
 
-LARGE_BYTES = 131_072  # handling a message of so many bytes takes some milliseconds at most
+LARGE_BYTES = 131_072  # handling a message of this size takes some milliseconds at most
 
 ADMISSION: ContextVar[Admission] = ContextVar("admission", default=OPEN)  # admission of the call that this task serves
 

@@ -30,7 +30,10 @@ class EmbedCall:
     """The method, as the service's class calls it."""
 
     def __init__(self, core: Core, models: ModelAssets, *, random: Random, traces: RecentTraces) -> None:
-        self._core, self._models, self._random, self._traces = core, models, random, traces
+        self._core = core
+        self._models = models
+        self._random = random
+        self._traces = traces
 
     async def answer(self, raw: bytes, context: Any) -> pb.EmbedResponse:
         call = begin(raw, context, self._random)
@@ -38,7 +41,9 @@ class EmbedCall:
         trace = self._traces.begin(
             _METHOD, str(call.metadata.get("traceparent", "")), about, operation=semconv.EMBEDDINGS
         )
-        trace.request_id, trace.admission, done = call.request_id, call.admission, False
+        trace.request_id = call.request_id
+        trace.admission = call.admission
+        done = False
         try:
             request = await call.message(pb.EmbedRequest)
             if given := request.request_id or call.metadata.get("x-request-id"):

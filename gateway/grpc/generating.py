@@ -48,7 +48,11 @@ class Generating:
         load: Callable[[], MeshLoad] | None,
         receipts: Receipts | None,
     ) -> None:
-        self._core, self._models, self._random, self._traces, self._load = core, models, random, traces, load
+        self._core = core
+        self._models = models
+        self._random = random
+        self._traces = traces
+        self._load = load
         self._receipts, self._turns = receipts, Turns()
 
     async def events(
@@ -58,7 +62,9 @@ class Generating:
         call = begin(raw, context, self._random)
         about = {semconv.RPC_SYSTEM: "grpc", semconv.RPC_METHOD: method}
         trace = self._traces.begin(method, str(call.metadata.get("traceparent", "")), about)
-        trace.request_id, trace.operation, done = call.request_id, semconv.TEXT_COMPLETION, False
+        trace.request_id = call.request_id
+        trace.operation = semconv.TEXT_COMPLETION
+        done = False
         trace.admission = call.admission
         watch = ReaderWatch(self._core.limits.reader_seconds, self._cut_off(trace))
         try:

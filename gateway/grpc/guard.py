@@ -24,7 +24,9 @@ NAMES = ("x509_common_name", "x509_subject_alternative_name")
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
     def __init__(self, tenants: Tenants, *, count_error: Callable[..., None], random: Random) -> None:
-        self._tenants, self._count_error, self._random = tenants, count_error, random
+        self._tenants = tenants
+        self._count_error = count_error
+        self._random = random
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         handler, method = await continuation(handler_call_details), handler_call_details.method

@@ -18,7 +18,9 @@ from mesh.errors import InvalidRequest
 
 class Tokenizing:
     def __init__(self, core: Core, models: ModelAssets, random: Any) -> None:
-        self._core, self._models, self._random = core, models, random
+        self._core = core
+        self._models = models
+        self._random = random
 
     async def count(self, raw: bytes, context: Any) -> pb.CountTokensResponse:
         async with answered(raw, context, self._core, self._random) as call:

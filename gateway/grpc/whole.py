@@ -92,7 +92,9 @@ def read_messages(values: Sequence[Json]) -> tuple[SentAnswer, str, str | None]:
 
 def _streamed(events: Iterable[pb.StreamGenerateResponse]) -> SentAnswer:
     """The whole answer, and of each member of the events all values that it has."""
-    whole, columns, order = WholeAnswer(), Json(), list[str]()
+    whole = WholeAnswer()
+    columns = Json()
+    order = list[str]()
     for event in events:
         whole.add(event)
         kind = event.WhichOneof("event") or "nothing"

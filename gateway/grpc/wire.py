@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cache
 from typing import Any
 
-MOST_FIELDS = 50_000  # parsing so many takes some 5 ms
+MOST_FIELDS = 50_000  # parsing this number of fields takes some 5 ms
 PACKED_PER_FIELD = 32  # few, so that a prompt of a million ids passes; they take some 20 ms
 _STEP = 1_000  # fields between two looks at the event loop
 _VARINT, _FIXED64, _BYTES, _START, _END, _FIXED32 = range(6)

@@ -13,7 +13,7 @@ from gateway.tracing.record import RequestRecord
 from mesh.errors import BatonError
 
 SPENT = "tokens_spent"  # key of an error's details
-MOST_NAMES = 16  # fields that a header names, of so many that are looked at: a client may send 100,000
+MOST_NAMES = 16  # fields that a header names, of the LOOKED_AT first ones: a client may send 100,000
 LOOKED_AT = 256
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -40,8 +40,12 @@ class Exchange:
     ) -> None:
         self.scope, self.keep_alive = scope, keep_alive
         self.begun = self.complete = False  # the answer
-        self._owner, self._writer, self._expects_continue = owner, writer, expects_continue
-        self._body, self._more_body, self._news = bytearray(), True, asyncio.Event()
+        self._owner = owner
+        self._writer = writer
+        self._expects_continue = expects_continue
+        self._body = bytearray()
+        self._more_body = True
+        self._news = asyncio.Event()
         self._gone = False  # the client
         self._framed = False  # the answer's body goes out in chunks
         self._left: int | None = None  # bytes of the answer's body that its head has announced

@@ -20,7 +20,10 @@ class InProcessTransport(asyncio.Transport):
         self._client, self._loop = client, asyncio.get_running_loop()
         self.protocol: asyncio.Protocol | None = None
         self._waiting = bytearray()  # that the client has not read
-        self._high, self._behind, self._closing, self._reads = HIGH_BYTES, False, False, True
+        self._high = HIGH_BYTES
+        self._behind = False
+        self._closing = False
+        self._reads = True
         self._came: list[bytes] = []  # while the server does not read
 
     # ---- what the server calls

@@ -43,7 +43,9 @@ class RequestParser:
             rest = data[upgrade.args[0] :]
             lines = [b"POST / HTTP/%b" % self._parser.get_http_version().encode()]
             lines += [b"%b: %b" % header for header in self._target.headers if header[0] in OF_BODY]
-            self._parser, self._hidden, self._held = self._new(), True, False
+            self._parser = self._new()
+            self._hidden = True
+            self._held = False
             self._parser.feed_data(b"\r\n".join([*lines, b"", b""]))
             self._hidden = False
             if rest:

@@ -13,10 +13,10 @@ from mesh.config.config_checks import split_address
 from mesh.config.door_config import DoorConfig
 from mesh.network.grpc_network import AddressError
 
-CLOSE_SECONDS = 5  # answers under way get so long when the server closes
+CLOSE_SECONDS = 5  # time that answers under way have when the server closes
 HANDSHAKE_SECONDS = 10.0  # a client that takes longer for its TLS handshake is dropped
 BACKLOG = 2048  # connections that the system holds until the event loop accepts them
-IDLE_SECONDS = KEEP_ALIVE_SECONDS + 0.5  # so long a server that leaves expects requests on the connections that it has
+IDLE_SECONDS = KEEP_ALIVE_SECONDS + 0.5  # time for which a server that leaves expects requests on its connections
 SETTLE_SECONDS = 0.5  # without a connection it waits for those that it has accepted just before
 PASSES = 3  # passes of asyncio's event loop, in which an accepted connection begins
 OTHER_FILES = 256  # descriptors that the process needs besides its HTTP connections
@@ -36,13 +36,15 @@ class HttpServer:
         listener: socket.socket,
     ) -> None:
         self.address = address  # with the port that the system chose if the setting has port 0
-        self._app, self._open, self._tls = app, open, tls
+        self._app = app
+        self._open = open
+        self._tls = tls
         self._listeners = {process: listener}
         self._accepting: dict[int, tuple[asyncio.Server, socket.socket]] = {}
         self._left_seconds: float | None = None  # when the server began to leave
 
     def listeners(self) -> dict[int, socket.socket]:
-        """By the number of the process that each belongs to."""
+        """Listening sockets, by the number of the process that each belongs to."""
         return dict(self._listeners)
 
     async def start(self) -> None:

@@ -88,8 +88,10 @@ class ClientWriter:
     def sender(self, before: bytes, behind: bytes) -> Callable[[str], bool]:
         """A function that writes a chunk of a JSON string between these bytes with the next pass of the event loop,
         before any task that is woken from now on writes. It returns False where the client is behind or gone."""
-        waiting, add, around = self._writes.waiting, self._writes.add, len(before) + len(behind)
-        heads: dict[int, bytes] = {}  # what stands before a string of so many bytes
+        waiting = self._writes.waiting
+        add = self._writes.add
+        around = len(before) + len(behind)
+        heads: dict[int, bytes] = {}  # bytes before a string, by its size in bytes
         framed = self.framed
         tail = behind + b"\r\n" if framed else behind
 

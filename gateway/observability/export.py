@@ -51,8 +51,13 @@ class MeshCollector:
         tenants: Tenants | None = None,
         process: int | None = None,  # number of this process, where a gateway has several; None: there is one
     ) -> None:
-        self._gateway, self._metrics, self._clock, self._dropped = gateway, metrics.all, clock, spans_dropped
-        self._own, self._contexts, self._tenants = (name, GATEWAY), metrics.contexts, tenants
+        self._gateway = gateway
+        self._metrics = metrics.all
+        self._clock = clock
+        self._dropped = spans_dropped
+        self._own = (name, GATEWAY)
+        self._contexts = metrics.contexts
+        self._tenants = tenants
         self._process = process
         self._specs = (*BATON, *(VLLM if vllm else ()), *OTEL)
         each = [

@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import dataclass
 from itertools import product
 
-from gateway.attaching.handing_over import DRAINED
+from gateway.attaching.handing_over import LEFT_DRAINED
 from gateway.core.interface import ChoiceRequest
 from gateway.observability.histograms import HistogramFamily
 from gateway.routing.router import RouteDecision
-from gateway.sequencing.deaths import STALLED
+from gateway.sequencing.deaths import LEFT_STALLED
 from gateway.sequencing.requests import READER_BEHIND, GatewayRequest
 from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError, Cancelled
@@ -45,9 +45,9 @@ RESUMES = (
         "prefill_gone",
         "decode_hung",
         "prefill_hung",
-        STALLED,
+        LEFT_STALLED,
         READER_BEHIND,
-        DRAINED,
+        LEFT_DRAINED,
     ),
 )
 
@@ -84,7 +84,9 @@ class GatewayMetrics:
         self.route_seconds = HistogramFamily((), MICRO)
         self.loop_delay = HistogramFamily((), DELAY)
         self.step_tokens = HistogramFamily((), ITERATION_TOKENS)
-        self._gap, self._route, self._loop = self.gaps.of(), self.route_seconds.of(), self.loop_delay.of()
+        self._gap = self.gaps.of()
+        self._route = self.route_seconds.of()
+        self._loop = self.loop_delay.of()
         self._steps: dict[int, Distribution] = {}  # by incarnation: the steps that `step_tokens` includes
         self._groups: dict[str, _Group] = {}  # by request id: the requests of several choices that have not ended
 
@@ -163,7 +165,9 @@ class GatewayMetrics:
             self._end_in_group(request, len(request.shown) if status == "ok" else 0, trace, now)
 
     def _ended_well(self, request: GatewayRequest, trace: TraceContext | None, now: float) -> None:
-        choice, shown, began = request.choice, len(request.shown), request.accepted_seconds
+        choice = request.choice
+        shown = len(request.shown)
+        began = request.accepted_seconds
         first = now if request.first_token_seconds is None else request.first_token_seconds
         computed = request.prefilled.computed_seconds if request.prefilled else 0.0
         self.queues.of().observe(max(0.0, first - began - computed), trace, now)

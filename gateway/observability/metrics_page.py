@@ -38,10 +38,12 @@ async def write_page(
 
 
 class SharedPages:
-    """The last page of each format; everyone who asks within so many seconds gets the same one."""
+    """The last page of each format; everyone who asks within `seconds` gets the same one."""
 
     def __init__(self, write: Callable[[bool], Awaitable[bytes]], seconds: float = SHARED_SECONDS) -> None:
-        self._write, self._seconds, self._one_at_a_time = write, seconds, asyncio.Lock()
+        self._write = write
+        self._seconds = seconds
+        self._one_at_a_time = asyncio.Lock()
         self._pages: dict[bool, tuple[float, bytes]] = {}  # by format: when its writing began, and the page
 
     async def get(self, openmetrics: bool) -> bytes:

@@ -56,7 +56,7 @@ class PageFile:
 
 
 def read_page_files(folder: Path = FOLDER) -> dict[str, PageFile]:
-    """By name."""
+    """Files of the page, by name."""
     return {path.name: _read(path) for path in sorted(folder.iterdir()) if path.suffix in KINDS}
 
 

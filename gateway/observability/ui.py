@@ -21,9 +21,9 @@ from gateway.observability.ui_state import maps_of, now_seconds, state_of
 from mesh.errors import brief
 from mesh.messages.orders import Watch
 
-WATCH_SECONDS = 6  # a worker goes on sending page maps so long after the last Watch
+WATCH_SECONDS = 6  # time after the last Watch for which a worker goes on sending page maps
 WATCH_EVERY_SECONDS = 2.0
-READ_SECONDS = 10.0  # a watcher that takes nothing for so long is dropped
+READ_SECONDS = 10.0  # a watcher that takes nothing for this time is dropped
 RETRY_MS = 1000  # a browser that lost the stream tries again after this time
 
 _JSON = "application/json"

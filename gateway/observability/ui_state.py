@@ -20,7 +20,7 @@ State = dict[str, Any]
 
 
 def state_of(gateway: Gateway) -> State:
-    """Everything but the page maps. It stays equal while nothing happens, so that nothing is sent."""
+    """The state without the page maps. It stays equal while nothing happens, so that nothing is sent."""
     requests, tally = gateway.sequencer.requests.values(), gateway.sequencer.tally
     phases = [phase_of(request) for request in requests]
     listed = list(zip(requests, phases, strict=True))[:MOST_REQUESTS]

@@ -42,11 +42,13 @@ async def open_http(
 
 class SharedPorts:
     def __init__(self, exchange: ListenerExchange, http: HttpServer, grpc: GrpcListening) -> None:
-        self._exchange, self._http, self._grpc = exchange, http, grpc
+        self._exchange = exchange
+        self._http = http
+        self._grpc = grpc
         self._sending_away: asyncio.Task[None] | None = None
 
     async def hand_over(self, seconds: float) -> bool:
-        """Let another process take new connections; requests have so long to end. False: there is none."""
+        """Let another process take new connections; requests have `seconds` to end. False: there is none."""
         if not await self._exchange.hand_over():
             return False
         self._http.leave()

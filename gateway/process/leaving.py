@@ -28,7 +28,7 @@ class ClientPorts(Protocol):
     """The ports of clients."""
 
     async def hand_over(self, seconds: float) -> bool:
-        """Let another process take new connections; requests have so long to end. False: there is none."""
+        """Let another process take new connections; requests have `seconds` to end. False: there is none."""
 
     @property
     def quiet(self) -> bool:
@@ -39,7 +39,7 @@ class ClientPorts(Protocol):
 
 
 class OwnPorts:
-    """Those of a gateway of one process."""
+    """The ports of a gateway of one process."""
 
     quiet = True
 

@@ -41,7 +41,7 @@ class ListenerOwner(Protocol):
     """The HTTP server of a process."""
 
     def listeners(self) -> Mapping[int, socket.socket]:
-        """By the number of the process that each belongs to."""
+        """Listening sockets, by the number of the process that each belongs to."""
 
     async def adopt(self, number: int, listener: socket.socket) -> None: ...
 

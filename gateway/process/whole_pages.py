@@ -26,7 +26,9 @@ class WholePages:
 
     def __init__(self, app: ASGIApp, alone: ASGIApp, siblings: Siblings) -> None:
         """`alone` answers the other processes, which have looked at the caller's key."""
-        self._app, self._alone, self._siblings = app, alone, siblings
+        self._app = app
+        self._alone = alone
+        self._siblings = siblings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         looks = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")

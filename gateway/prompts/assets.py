@@ -62,7 +62,7 @@ class Assets:
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)  # content of tokenizer_config.json
 
     def of(self, name: str) -> "Assets":
-        """These assets, for every name of a gateway of one model (gateway/prompts/by_model.py)."""
+        """The same assets, for every name of a gateway of one model (gateway/prompts/by_model.py)."""
         return self
 
     @cached_property

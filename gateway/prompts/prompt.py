@@ -30,7 +30,7 @@ from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]
 LONG_CHARACTERS = 4096  # tokenizing or rendering these takes some milliseconds
-LONG_CHAT = 64  # rendering a chat of so many messages takes some milliseconds
+LONG_CHAT = 64  # rendering a chat of this number of messages takes some milliseconds
 DENSE = 8  # most texts have fewer characters for each token
 MARGIN = 64  # tokens that may change where a text is cut
 DEVELOPER = "developer"  # newer clients say so for system; few models have learned it

@@ -20,7 +20,7 @@ class Truncation:
         return ids[self.kept(len(ids), around)]
 
     def kept(self, count: int, around: int = 0) -> slice:
-        """The part of so many ids that stays. `around`: tokens that the prompt has besides these."""
+        """The part of `count` ids that stays. `around`: tokens that the prompt has besides these."""
         room = max(0, self.tokens - around)
         return slice(max(0, count - room), None) if self.keep_end else slice(room)
 

@@ -124,7 +124,7 @@ def spelled_class(name: str, fingerprint: str) -> str:
 
 
 def split_class(numerics: str) -> tuple[str, str]:
-    """Its name and its fingerprint."""
+    """Name and fingerprint of the numerics class."""
     name, _, fingerprint = numerics.rpartition(_FINGERPRINT)
     return name, fingerprint
 

@@ -36,7 +36,7 @@ def digest(kind: str, data: bytes) -> str:
 
 
 def spacing(tokens: int, marks: int) -> int:
-    """The smallest power of two by which so many tokens get at most so many marks."""
+    """The smallest power of two that, as the distance of marks, leaves `tokens` tokens at most `marks` of them."""
     every = 1
     while tokens // every > marks:
         every *= 2

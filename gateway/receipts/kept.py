@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 BLOCK_BYTES = 4096  # a file takes whole blocks of the disk
-PRUNE_SHARE = 4  # this process looks at the whole folder whenever it has written such a part of the bound
+PRUNE_DIVISOR = 4  # between two looks at the whole folder this process writes the bound divided by this
 
 
 class KeptReceipts:
@@ -19,7 +19,10 @@ class KeptReceipts:
 
     def __init__(self, folder: Path, *, seconds: float, most_bytes: int, clock: Callable[[], float]) -> None:
         """`clock`: seconds since 1970."""
-        self._folder, self._seconds, self._most_bytes, self._clock = folder, seconds, most_bytes, clock
+        self._folder = folder
+        self._seconds = seconds
+        self._most_bytes = most_bytes
+        self._clock = clock
         self._written = most_bytes  # since it last looked at the whole folder
 
     def keep(self, id: str, owner: str, data: bytes) -> None:
@@ -28,7 +31,7 @@ class KeptReceipts:
             return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._written += on_disk(len(data))
-        if self._written >= self._most_bytes // PRUNE_SHARE:
+        if self._written >= self._most_bytes // PRUNE_DIVISOR:
             self._written = on_disk(len(data))
             self.prune()
         number, name = tempfile.mkstemp(dir=self._folder, suffix=".new")
@@ -60,7 +63,7 @@ class KeptReceipts:
                     facts = entry.stat(follow_symlinks=False)
                     found.append((facts.st_mtime, on_disk(facts.st_size), entry.path))
         found.sort()
-        held, room = sum(size for _, size, _ in found), self._most_bytes - self._most_bytes // PRUNE_SHARE
+        held, room = sum(size for _, size, _ in found), self._most_bytes - self._most_bytes // PRUNE_DIVISOR
         for seconds, size, path in found:
             if seconds >= oldest and held <= room:
                 break

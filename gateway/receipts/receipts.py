@@ -34,7 +34,10 @@ class Receipts:
         self, folder: Path, *, random: Random, clock: Callable[[], float], version: str, seconds: float, most_bytes: int
     ) -> None:
         """`random` draws ids, so nobody may be able to guess it."""
-        self._key_file, self._random, self._clock, self._version = folder / "key.pem", random, clock, version
+        self._key_file = folder / "key.pem"
+        self._random = random
+        self._clock = clock
+        self._version = version
         self._kept = KeptReceipts(folder / "kept", seconds=seconds, most_bytes=most_bytes, clock=clock)
         self._key: SigningKey | None = None
         self._lost = 0  # receipts that could not be kept since the last that could

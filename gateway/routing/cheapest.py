@@ -18,7 +18,7 @@ from gateway.routing.worker_table import Column, Group, Lacking, WorkerTable
 from gateway.workers.attached import AttachedWorker
 
 CANNOT_PUSH_SECONDS = 5.0  # cost of each failed push from this prefill worker to this decode worker
-PREFERRED_SECONDS = 0.02  # a worker that the client's key went to before may cost so much more than another
+PREFERRED_SECONDS = 0.02  # a worker that the client's key went to before may cost this much more than another
 CANNOT_PUSH_TIMES = 2  # failed pushes after which a request gives up a pair of workers
 
 Failed = Mapping[tuple[int, int], int]  # number of failed pushes, by incarnations of prefill and decode worker
@@ -50,7 +50,7 @@ class Partner(NamedTuple):
         return cls(group, wait, lacking, least, usable) if least < inf else None
 
     def changed(self, changes: Mapping[int, float]) -> "Partner | None":
-        """With so many seconds more for some workers, by incarnation."""
+        """The same with the seconds of `changes` more for some workers, by incarnation."""
         wait = self.wait.copy()
         add(wait, self.group, changes)
         return Partner.of(self.group, wait, self.lacking, int(np.count_nonzero(wait < inf)))
@@ -134,7 +134,7 @@ class Stand(NamedTuple):
         return found if found.cost < inf else None
 
     def _cheapest(self) -> Iterator[tuple[int, int]]:
-        """For each number of tokens that workers lack: the number, and the row of the cheapest that lacks so many."""
+        """For each number of tokens that workers lack: the number, and the row of the cheapest worker with it."""
         hits = self.lacking.hits
         rest = self.base.copy() if hits else self.base
         for lacking, rows in hits:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Leading(NamedTuple):
-    """Workers that hold exactly so many leading blocks of a prompt."""
+    """Workers that hold exactly `blocks` leading blocks of a prompt."""
 
     blocks: int
     workers: int  # bit i: the worker in slot i of the fleet
@@ -48,7 +48,9 @@ class PrefixIndex:
     def leading(self, hashes: Sequence[bytes]) -> list[Leading]:
         """Every worker that holds the first of these blocks, with the number of blocks until the first that it lacks;
         the fewest blocks first."""
-        found, start, get = list[Leading](), 0, self._holders.get
+        found = list[Leading]()
+        start = 0
+        get = self._holders.get
         last = len(hashes) - 1
         if last > 0 and hashes[last] not in self._holders:  # as `held` leaves it: no worker has more
             last -= 1

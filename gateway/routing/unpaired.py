@@ -44,7 +44,7 @@ class Pairing:
         self._mismatched = {model: self._mismatched.get(model, now) for model in broken}
 
     def mismatch(self, model: str, now: float, seconds: float) -> str:
-        """Why no request of this model can be served, once that has been so for so long."""
+        """The reason why no request of this model can be served, once that has been so for `seconds`; else empty."""
         if now - self._mismatched.get(model, now) < seconds:
             return ""
         return mismatch(self._workers.of(model), self._local)

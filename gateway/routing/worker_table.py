@@ -27,14 +27,14 @@ FEW = 8  # workers that numbers one by one find faster than a column does
 
 
 class Cached(NamedTuple):
-    """Workers whose prefix caches hold exactly so many tokens of a prompt."""
+    """Workers whose prefix caches hold exactly `tokens` tokens of a prompt."""
 
     tokens: int
     workers: int  # bit i: the worker in slot i
 
 
 class Hit(NamedTuple):
-    """Workers of one group that lack exactly so many tokens of a prompt: one row, or many."""
+    """Workers of one group that lack exactly `lacking` tokens of a prompt: one row, or many."""
 
     lacking: int
     rows: int | Rows
@@ -96,7 +96,9 @@ class Group:
         self.usable = sum(worker.takes_requests for worker in workers)
 
     def write(self, worker: AttachedWorker) -> None:
-        row, new, self._shortest = self.row_of[worker.incarnation], figures(worker), None
+        row = self.row_of[worker.incarnation]
+        new = figures(worker)
+        self._shortest = None
         self.usable += int(new.queue < inf) - int(self.queue[row] < inf)
         for column, value in zip(self._columns, new, strict=True):
             column[row] = value
@@ -113,13 +115,13 @@ class Group:
         return self._shortest
 
     def holds(self, pages: float) -> bool:
-        """Has every worker so many free pages?"""
+        """Has every worker at least `pages` free pages?"""
         if pages > self._least_free:
             self._least_free = float(self.free.min())
         return pages <= self._least_free
 
     def lacking(self, tokens: int, cached: Collection[Cached]) -> Lacking:
-        """The tokens that each worker lacks of a prompt with so many."""
+        """The tokens that each worker lacks of a prompt with `tokens` tokens."""
         levels, left = list[tuple[int, int]](), self._bits
         for held, workers in cached:
             if mine := workers & left:

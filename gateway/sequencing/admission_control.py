@@ -25,7 +25,7 @@ REFUSALS = QUEUE, DEADLINE, WAITING, NO_WORKER, DRAINING  # why requests are ref
 DEMAND_SECONDS = 10.0  # time in which the count of those that came fades
 UNDER_WAY = 256  # requests whose wait is compared with its estimate
 LESSON, MOST_WRONG = 0.05, 3.0  # weight of one of them, and the largest factor that it teaches
-LATE_TIMES = 2  # a request may wait for so many times `queue_seconds`, if the estimate was wrong
+LATE_TIMES = 2  # a request may wait for this multiple of `queue_seconds`, if the estimate was wrong
 
 
 class AdmissionControl:
@@ -41,7 +41,10 @@ class AdmissionControl:
         paces: Paces | None = None,  # paces at which answers came that have ended
         priority_seconds: float = RULES.priority_seconds,
     ) -> None:
-        self._workers, self._tally, self._check_workers, self._local = workers, tally, check_workers, local
+        self._workers = workers
+        self._tally = tally
+        self._check_workers = check_workers
+        self._local = local
         self._max_waiting, self._queue_seconds = max_waiting, queue_seconds
         self._paces, self._priority_seconds = paces or Paces(), priority_seconds
         self.refusals = Counter[str](dict.fromkeys(REFUSALS, 0))
@@ -122,8 +125,8 @@ class AdmissionControl:
         return self._experience.factor * self._estimate(model, examined=examined)
 
     def _estimate(self, model: str, *, examined: bool) -> float:
-        """By the reports of workers, on the shortest route. It looks at groups of workers, and at the workers of
-        a group only after a report of one of them."""
+        """The wait on the shortest route, by the reports of workers. The estimate looks at groups of workers, and at
+        the workers of a group only after a report of one of them."""
         table = self._workers.table(model)
         prefills = [group.shortest.prompt for group in table.prefills if group.usable]
         if examined and prefills:
@@ -169,7 +172,7 @@ class AdmissionControl:
 
 
 class _Experience:
-    """By what factor requests have waited longer than estimated: the reports leave out pauses between two tries
+    """Factor by which requests have waited longer than estimated: the reports leave out pauses between two tries
     for pages, the time of landings, and other programs on the cores."""
 
     def __init__(self, queue_seconds: float) -> None:

@@ -7,7 +7,7 @@ only if no other worker died at the same time: what ends several workers at once
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,15 +21,11 @@ from mesh.errors import BatonError, WorkersDied
 from mesh.rules import Rules
 
 KEPT_DEATHS = 4096  # deaths that are remembered, over all workers
-STALLED = "stalled"  # why an attempt is left, in traces and metrics
+LEFT_STALLED = "stalled"  # why an attempt is left, in traces and metrics
 
 
 class DeathsHost(Protocol):
     """The sequencer, as far as deaths need it."""
-
-    observer: RequestObserver
-    settling: Settling
-    requests: dict[int, GatewayRequest]
 
     def in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
         """Requests in this phase, the oldest first."""
@@ -39,10 +35,6 @@ class DeathsHost(Protocol):
 
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """These workers forget the current attempt and all earlier ones."""
-
-    @property
-    def patience(self) -> Patience:
-        """With it requests wait for a worker."""
 
     def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
@@ -55,9 +47,37 @@ class WorkerDeath:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class DeathVerdict:
+    guilty: bool  # the request may be what kills its workers
+    wait_seconds: float  # until the verdict is final; 0: it is
+
+    @property
+    def stops(self) -> bool:
+        """No attempt of the request begins now."""
+        return self.guilty or self.wait_seconds > 0
+
+
+NO_DEATHS = DeathVerdict(False, 0.0)
+
+
 class Deaths:
-    def __init__(self, host: DeathsHost, rules: Rules) -> None:
-        self._host, self._rules = host, rules
+    def __init__(
+        self,
+        host: DeathsHost,
+        requests: Mapping[int, GatewayRequest],
+        patience: Patience,
+        settling: Settling,
+        *,
+        observer: RequestObserver,
+        rules: Rules,
+    ) -> None:
+        self._host = host
+        self._requests = requests
+        self._patience = patience
+        self._settling = settling
+        self._observer = observer
+        self._rules = rules
         self._all: deque[WorkerDeath] = deque(maxlen=KEPT_DEATHS)
         self._verdicts: dict[int, asyncio.TimerHandle] = {}  # timers for requests that wait for a verdict, by id
 
@@ -70,7 +90,7 @@ class Deaths:
         died = worker.session.ended_there and not worker.draining
         if died:
             self._all.append(WorkerDeath(worker.incarnation, self._now()))
-        died = died and not self._host.settling.stopped
+        died = died and not self._settling.stopped
         needing, lost = self._needing(worker), self._lost_with(worker) if died else []
         blamed = suspects(needing, worker, others=bool(lost)) if died else set()
         for request in needing:
@@ -86,7 +106,7 @@ class Deaths:
         """Requests that the worker computed when it died and that have left it a moment before. The death counts under
         them. A worker that has sent something since decode lost their landings did not die then."""
         found, since = list[GatewayRequest](), self._now() - self._rules.together_seconds
-        for request in self._host.requests.values():
+        for request in self._requests.values():
             lost = request.lost_from
             if lost is None or lost.incarnation != worker.incarnation:
                 continue
@@ -107,14 +127,14 @@ class Deaths:
 
     def stalled(self, request: GatewayRequest) -> None:
         """Nothing happens to the request where it is, and no worker is known to be the cause."""
-        request.trace.leaves(self._now(), STALLED)
-        self._host.observer.resumed(STALLED, request.choice.model)
+        request.trace.leaves(self._now(), LEFT_STALLED)
+        self._observer.resumed(LEFT_STALLED, request.choice.model)
         self._host.raise_attempt(request)
 
     def returned(self, incarnation: int) -> None:
         """This process lives: only its session had ended, or it goes on after it hung."""
         self._all = deque((each for each in self._all if each.incarnation != incarnation), KEPT_DEATHS)
-        for request in self._host.requests.values():
+        for request in self._requests.values():
             request.deaths = [each for each in request.deaths if each.incarnation != incarnation]
 
     def _needing(self, worker: AttachedWorker) -> list[GatewayRequest]:
@@ -127,25 +147,26 @@ class Deaths:
         if counts:
             tokens = request.next_position - request.base
             request.deaths.append(Death(worker.incarnation, self._now(), tokens))
-        self._host.observer.resumed(f"{worker.tier.value}_{why}", request.choice.model)
+        self._observer.resumed(f"{worker.tier.value}_{why}", request.choice.model)
         self._host.raise_attempt(request, decode_lost=request.decode == worker.incarnation)
 
     # ---- the verdict about a request
 
-    def stops(self, request: GatewayRequest) -> bool:
-        """True: no attempt of the request begins now. It has ended, or it waits until its workers' deaths can be
-        judged: a moment later the gateway knows which workers died together and which come back."""
+    def verdict(self, request: GatewayRequest) -> DeathVerdict:
+        """Whether another attempt of the request may begin, after the deaths of its workers."""
         if not request.deaths:
-            return False
+            return NO_DEATHS
         guilty = self._guilty(request)
-        left = self._seconds_to_verdict(request, guilty)
-        if left > 0:
-            self._hold(request, left)
-            return True
-        if guilty:
+        return DeathVerdict(guilty, max(0.0, self._seconds_to_verdict(request, guilty)))
+
+    def stop(self, request: GatewayRequest, verdict: DeathVerdict) -> None:
+        """Hold the request until its workers' deaths can be judged, or end it: a moment later the gateway knows which
+        workers died together and which come back."""
+        if verdict.wait_seconds > 0:
+            self._hold(request, verdict.wait_seconds)
+        else:
             died = len(request.deaths)
             self._host.end(request, WorkersDied(f"{died} workers ended while they computed this request"))
-        return guilty
 
     def _guilty(self, request: GatewayRequest) -> bool:
         counted = [each for each in request.deaths if self._counts(each, request.deaths)]
@@ -173,7 +194,7 @@ class Deaths:
     def _hold(self, request: GatewayRequest, seconds: float) -> None:
         self._host.leave(request, {request.decode, request.prefill})
         request.prefill = request.decode = None
-        self._host.patience.wait(request, lambda: ROOM)
+        self._patience.wait(request, lambda: ROOM)
         if request.id not in self._verdicts:
             later = asyncio.get_running_loop().call_later(seconds, self._judge, request)
             self._verdicts[request.id] = later

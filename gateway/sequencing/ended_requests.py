@@ -61,7 +61,9 @@ class Tally:
 
     def ended(self, request: GatewayRequest, error: BatonError | None) -> None:
         assert request.ended_seconds is not None, "only an ended request is counted"
-        first, handed, attempts = request.first_token_seconds, request.handed_seconds, attempts_of(request)
+        first = request.first_token_seconds
+        handed = request.handed_seconds
+        attempts = attempts_of(request)
         status = "ok" if error is None else "cancelled" if isinstance(error, Cancelled) else "error"
         self.waiting -= first is None and request.turn_seconds is not None
         self.statuses[status] += 1

@@ -40,16 +40,18 @@ class ExaminingHost(Protocol):
     def leave(self, request: GatewayRequest, incarnations: set[int | None]) -> None:
         """These workers forget the current attempt and all earlier ones."""
 
-    @property
-    def patience(self) -> Patience:
-        """With it requests wait for a worker."""
-
     def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
 
 class Examining:
-    def __init__(self, host: ExaminingHost, workers: Workers, *, local: Local, observer: RequestObserver) -> None:
-        self._host, self._workers, self._local, self._observer = host, workers, local, observer
+    def __init__(
+        self, host: ExaminingHost, workers: Workers, patience: Patience, *, local: Local, observer: RequestObserver
+    ) -> None:
+        self._host = host
+        self._workers = workers
+        self._patience = patience
+        self._local = local
+        self._observer = observer
 
     def raise_attempt(self, request: GatewayRequest) -> None:
         """The next attempt of an examination, on the worker that will have it done first."""
@@ -67,7 +69,9 @@ class Examining:
             self._wait_or_fail(request)
             return
         now = self._host.begin_attempt(request)
-        prefills, ticket, trace = worker.tier is Tier.PREFILL, request.ticket, request.trace
+        prefills = worker.tier is Tier.PREFILL
+        ticket = request.ticket
+        trace = request.trace
         request.prefill, request.decode = (worker.incarnation, None) if prefills else (None, worker.incarnation)
         assert ticket is not None and request.choice.examination is not None, "an attempt of an examination"
         job = request.job(now)
@@ -107,7 +111,7 @@ class Examining:
             self._host.end(request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker's pool holds so many"))
         else:
             request.prefill = request.decode = None
-            self._host.patience.wait(request, lambda: ROOM if able else EXAMINER)
+            self._patience.wait(request, lambda: ROOM if able else EXAMINER)
 
     # ---- what workers report
 

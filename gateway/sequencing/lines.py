@@ -19,7 +19,7 @@ from gateway.workers.attached import AttachedWorker
 WINDOW_SECONDS = 0.1  # for which prefill computes the prompts that one client request has at the workers
 AT_ONCE = 2  # prompts that it has there in any case: one is computed while the other one gets its pages
 SAME_PROMPT_TOKENS = 32  # cost of another choice of a prompt: it finds most of it in a prefix cache
-KEPT_PLACES = 8  # one of so many places at decode stays free for other clients
+KEPT_DIVISOR = 8  # the places at decode divided by this stay free for other clients
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Lines:
         self._advance(line)
 
     def opened(self, request: GatewayRequest, worker: AttachedWorker, tokens: int) -> None:
-        """This worker computes so many tokens of the request's prompt, and those behind it that are not shown yet."""
+        """This worker computes `tokens` tokens of the request's prompt, and those behind it that are not shown yet."""
         self._computed(request)
         if request.behind and request.first_token_seconds is None:
             worker.has_behind(tokens)
@@ -64,7 +64,7 @@ class Lines:
             worker.has_behind(-tokens)
 
     def started(self, request: GatewayRequest) -> None:
-        """Its first token came: its prompt is computed."""
+        """The request's first token came: its prompt is computed."""
         self._computed(request)
         if (line := self._lines.get(id(request.choice.trace))) is not None:
             line.prompts.pop(request.id, None)
@@ -121,4 +121,4 @@ def leaves_places(table: WorkerTable) -> bool:
         return True
     places = sum(worker.load.running + worker.load.free_places for worker in workers)
     taken = ((worker.load.opened + worker.unreported_requests, worker.load.free_places) for worker in workers)
-    return sum(max(0, free - soon) for soon, free in taken) > places // KEPT_PLACES
+    return sum(max(0, free - soon) for soon, free in taken) > places // KEPT_DIVISOR

@@ -18,7 +18,7 @@ class RequestObserver(Protocol):
         """A front door has submitted a choice."""
 
     def routed(self, decision: RouteDecision, seconds: float) -> None:
-        """The router chose, and took so long."""
+        """The router chose, and took `seconds`."""
 
     def attempted(self) -> None:
         """An attempt begins."""
@@ -35,7 +35,7 @@ class RequestObserver(Protocol):
     def first_token(self, request: GatewayRequest, now: float) -> None: ...
 
     def next_tokens(self, request: GatewayRequest, gap_seconds: float, now: float, count: int = 1) -> None:
-        """A message with further tokens came, so long after the one before, to `count` requests like this one."""
+        """A message with further tokens came, `gap_seconds` after the one before, to `count` requests like this one."""
 
     def handed(self, request: GatewayRequest, now: float) -> None:
         """Decode has sent its first tokens of this request: the first hand-off, not that of a resumption."""

@@ -24,7 +24,11 @@ class PatienceHost(Protocol):
 
 class Patience:
     def __init__(self, host: PatienceHost, workers: Workers, tally: Tally, *, local: Local, seconds: float) -> None:
-        self._host, self._workers, self._tally, self._local, self._seconds = host, workers, tally, local, seconds
+        self._host = host
+        self._workers = workers
+        self._tally = tally
+        self._local = local
+        self._seconds = seconds
 
     def wait_or_fail(self, request: GatewayRequest, *, settled: bool) -> None:
         """No worker can take the request now. It fails if that cannot change; else it waits for a worker or room.

@@ -49,8 +49,8 @@ def no_pair(why: str) -> Unavailable:
 
 
 def no_worker(seconds: float, model: str | None = None) -> Unavailable:
-    """The error of a request that does not wait, because no worker has been there for so long. `model`: its model, if
-    there are several."""
+    """The error of a request that does not wait, because no worker has been there for `seconds`. `model`: its model,
+    if there are several."""
     which = f"no worker of model {model!r}" if model is not None else "no worker"
     message = f"{which} has been attached for {seconds:.0f} s: start one, or try again later"
     return Unavailable(message, retry_after_seconds=NO_WORKER_RETRY_SECONDS)

@@ -40,8 +40,13 @@ class TokenRelay:
 
     def on_tokens(self, worker: AttachedWorker, tokens: Tokens) -> None:
         """One message carries a whole step of a worker."""
-        now, tier, numerics = asyncio.get_running_loop().time(), worker.tier, worker.numerics
-        current, none, gaps, left = self._host.current, End.NONE, Gaps(), 0
+        now = asyncio.get_running_loop().time()
+        tier = worker.tier
+        numerics = worker.numerics
+        current = self._host.current
+        none = End.NONE
+        gaps = Gaps()
+        left = 0
         for ticket, position, token, logprob, end, made in tokens.rows():
             request = current(ticket)
             if request is None:

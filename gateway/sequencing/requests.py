@@ -117,7 +117,7 @@ class GatewayRequest:
 
     @property
     def path(self) -> str:
-        """How its prompt was computed: "remote", "local", "resumed" with more than one attempt, "none" before any."""
+        """How the prompt was computed: "remote", "local", "resumed" with more than one attempt, "none" before any."""
         if self.ticket is None:
             return "none"
         if self.ticket.attempt > 1 or (self.decode is None and self.prefill is None):
@@ -149,7 +149,7 @@ class GatewayRequest:
 
     @property
     def finish(self) -> str:
-        """How it ended, if it ended well; an examination stops at the end of its prompt."""
+        """How the request ended, if it ended well; an examination stops at the end of its prompt."""
         return self.last_end.value if self.shown else End.STOP.value
 
     def seniority(self, priority_seconds: float) -> tuple[float, int]:
@@ -163,7 +163,7 @@ class GatewayRequest:
 
     @property
     def priority(self) -> int:
-        """That of the client, and some steps less for choices behind the first: others' requests overtake them."""
+        """The client's priority, and some steps less for choices behind the first: others' requests overtake them."""
         return self.choice.priority + BEHIND_STEPS * self.behind
 
     @property
@@ -174,7 +174,9 @@ class GatewayRequest:
 
     def begin(self, ticket: Ticket, now: float) -> None:
         """The next attempt begins; no worker has done anything for it yet."""
-        self.ticket, self.opened_seconds, self.base = ticket, now, self.next_position
+        self.ticket = ticket
+        self.opened_seconds = now
+        self.base = self.next_position
         self.handed, self.begun = False, None
         self.stop_waiting()
 

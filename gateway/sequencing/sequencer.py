@@ -56,15 +56,24 @@ class Sequencer:
     ) -> None:
         self.workers, self.observer = workers, observer
         self.requests: dict[int, GatewayRequest] = {}  # every request that has not ended
-        self._attempts, self.relay = OpenAttempts(), TokenRelay(self, observer)
-        self.tally, self._affinities, self.deaths = Tally(), Affinities(), Deaths(self, rules)
-        self._rules, self._random, self.local, self._start_limit = rules, random, local, start_limit
-        self.examining = Examining(self, workers, local=local, observer=observer)
-        self.patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
-        self._reader_bytes, self._turns, self.paces = reader_bytes, Turns(), Paces()
+        self.local = local
+        self._rules = rules
+        self._random = random
+        self._start_limit = start_limit
+        self._reader_bytes = reader_bytes
+        self._turns = Turns()
+        self._attempts = OpenAttempts()
+        self._affinities = Affinities()
+        self.tally = Tally()
+        self.paces = Paces()
+        self.relay = TokenRelay(self, observer)
         self._deadlines = Deadlines(self.paces, self.end)
         self._retries = Retries(lambda: self.in_seniority(RequestPhase.WAITING), self.raise_attempt)
-        self.settling, self._lines = Settling(rules, self._retries.start), Lines(workers, self._begin)
+        self.settling = Settling(rules, self._retries.start)
+        self._lines = Lines(workers, self._begin)
+        self._patience = Patience(self, workers, self.tally, local=local, seconds=patience_seconds)
+        self.examining = Examining(self, workers, self._patience, local=local, observer=observer)
+        self.deaths = Deaths(self, self.requests, self._patience, self.settling, observer=observer, rules=rules)
 
     # ---- step 2: a request gets its workers, and others whenever an attempt fails
 
@@ -84,15 +93,15 @@ class Sequencer:
         return request
 
     def _begin(self, request: GatewayRequest) -> None:
-        """Its turn has come among the choices of its client's request."""
+        """The request's turn has come among the choices of its client's request."""
         request.turn_seconds = asyncio.get_running_loop().time()
         self.tally.accepted()
         self.raise_attempt(request)
 
     def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
         """The only place that raises an attempt. `decode_lost`: keep the prefill worker, as it may hold the pages."""
-        if self.deaths.stops(request):
-            return None
+        if (verdict := self.deaths.verdict(request)).stops:
+            return self.deaths.stop(request, verdict)
         if request.choice.examination is not None:
             return self.examining.raise_attempt(request)
         clock = asyncio.get_running_loop().time
@@ -103,7 +112,7 @@ class Sequencer:
         kept = {chosen.decode.incarnation, chosen.prefill and chosen.prefill.incarnation} if chosen else set()
         self.leave(request, {request.decode, request.prefill} - kept)
         if chosen is None:
-            self.patience.wait_or_fail(request, settled=self.settling.over)
+            self._patience.wait_or_fail(request, settled=self.settling.over)
         else:
             self._open(request, chosen, began)
 

@@ -21,14 +21,20 @@ class Settling:
     @property
     def over(self) -> bool:
         """Every worker that runs has had the time to attach."""
-        self._notice_stop()
-        return self._ends is None
+        return self._ends is None and not self._overdue
 
     @property
     def stopped(self) -> bool:
         """This process was stopped until a moment ago: what it notices now may have happened long before."""
-        self._notice_stop()
-        return asyncio.get_running_loop().time() - self._stopped_seconds <= self._rules.late_seconds
+        since = asyncio.get_running_loop().time() - self._stopped_seconds
+        return self._overdue or since <= self._rules.late_seconds
+
+    @property
+    def _overdue(self) -> bool:
+        """The look at the clock is late, which shows that this process was stopped. The ends of its sessions may be
+        handled before the timer, so both questions ask for this too."""
+        now = asyncio.get_running_loop().time()
+        return self._due is not None and now - self._due > self._rules.late_seconds
 
     def start(self) -> None:
         """The gateway can be reached by workers from now on."""
@@ -43,11 +49,8 @@ class Settling:
         self._ends = asyncio.get_running_loop().time() + self._rules.settling_seconds
 
     def _notice_stop(self) -> None:
-        """A look at the clock that is late shows that this process was stopped. The ends of its sessions may be handled
-        before the timer, so every question looks too."""
-        now = asyncio.get_running_loop().time()
-        if self._due is not None and now - self._due > self._rules.late_seconds:
-            self._stopped_seconds = now
+        if self._overdue:
+            self._stopped_seconds = asyncio.get_running_loop().time()
             self._begin()
 
     def _schedule(self) -> None:

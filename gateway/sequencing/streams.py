@@ -18,7 +18,9 @@ class RequestStream:
     """The core's TokenStream."""
 
     def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
-        self._sequencer, self._request, self._observer = sequencer, request, sequencer.observer
+        self._sequencer = sequencer
+        self._request = request
+        self._observer = sequencer.observer
         self._drafted = self._accepted = 0  # drafts, and accepted drafts, among the tokens that the front door has read
         self._in_a_row = 0  # accepted drafts since the last token that was none
         self._take: TakeToken = lambda token: False

@@ -16,7 +16,7 @@ from mesh.messages.jobs import Token
 TOKEN_BYTES = 256  # memory that a plain token takes, here and as an event of a stream
 TOP_BYTES = 96  # memory that each of the likeliest tokens beside it takes
 LEAST_BYTES = 4 * 1024  # least limit of one choice, however many share that of their request
-BEHIND_SECONDS = 0.1  # over the limit for so long means behind: a burst of tokens is none
+BEHIND_SECONDS = 0.1  # over the limit for this time means behind: a burst of tokens is none
 DRAINED_SHARE = 1 / 4  # the request goes on when this share of the limit is left
 AT_A_TIME = 8  # tokens that a front door with a backlog takes in one turn
 
@@ -110,5 +110,5 @@ class UnreadTokens:
 
 
 def share(reader_bytes: int, choices: int) -> int:
-    """Limit in bytes of each of so many choices of a request."""
+    """Limit in bytes of each of the `choices` choices of a request."""
     return max(LEAST_BYTES, reader_bytes // choices)

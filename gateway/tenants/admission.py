@@ -29,7 +29,7 @@ class Admission(Protocol):
         """The priority of a request whose client asks for this one; `field` is the client's spelling."""
 
     def adds(self, *, prompt_tokens: int, choices: int, max_tokens: int) -> None:
-        """A valid prompt will run so many choices. Raises RateLimited, and nothing is spent then."""
+        """A valid prompt will run `choices` choices. Raises RateLimited, and nothing is spent then."""
 
     def begins(self) -> None:
         """Something of the request runs from now on: its prompts are spent."""

@@ -60,7 +60,7 @@ class TenantUse:
         )
 
     def check_choices(self, more: int, own: int = 0) -> None:
-        """Raise RateLimited unless so many more choices may run, for a request that has `own` already."""
+        """Raise RateLimited unless `more` choices may run, for a request that has `own` already."""
         limit = self.tenant.concurrent
         if not limit or not more or self.choices + more <= limit:
             return

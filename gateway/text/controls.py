@@ -86,8 +86,8 @@ class ControlTokens:
         return self._aliased.token_to_id(name) is not None
 
     def guard(self, values: Any, messages: Sequence[Json], field: str) -> tuple[Guarded, list[Json]]:
-        """Both with markers, where they need any. In the content of an assistant's message only special tokens get
-        them, because the model itself has written the others there. The role is never a client's text."""
+        """Values and messages with markers, where they need any. In an assistant's content only special tokens get
+        markers, because the model itself has written the others there. The role is never a client's text."""
         text = "\n".join(_strings([values, messages], field))
         if self._stamp in text:
             raise InvalidRequest(field, f"{field} must not contain names that the gateway gives to control tokens")

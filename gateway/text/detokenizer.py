@@ -84,11 +84,13 @@ class AnswerText:
 
     def __init__(self, tokenizer: ModelTokenizer, marks: Iterable[str], *, skip_special: bool, in_form: bool) -> None:
         """`marks`: special tokens that are read, such as those around calls. `in_form`: the text follows a grammar."""
-        self._tokenizer, self._skip_special, self._keep_space = tokenizer, skip_special, in_form
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._keep_space = in_form
         self._shown = tokenizer.ids_of(marks)
 
     def detokenizer(self, prompt: Sequence[int], emitted: Sequence[int]) -> Detokenizer:
-        """For the tokens of a choice behind those that the client has."""
+        """A detokenizer for the tokens of a choice behind those that the client has."""
         return Detokenizer(
             self._tokenizer,
             prompt,
@@ -176,7 +178,9 @@ class _Window:
             for start in range(max(end - WINDOW, 0), end):
                 text = self._decode(ids[start:end])
                 if text and text[0] != REPLACEMENT and text[-1] != REPLACEMENT:
-                    self._context, self._base, self._pending = ids[start:end], text, ids[end:]
+                    self._context = ids[start:end]
+                    self._base = text
+                    self._pending = ids[end:]
                     self._prompts = self._text() if self._pending else ""
                     return
 

@@ -113,7 +113,9 @@ class JsonScanner:
         return at + 1, None
 
     def _begin_string(self, *, is_key: bool) -> None:
-        self._expect, self._is_key, self._raw = _Expect.STRING, is_key, []
+        self._expect = _Expect.STRING
+        self._is_key = is_key
+        self._raw = []
 
     def _string(self, text: str, at: int) -> tuple[int, Mark | None]:
         end = _end(_RUN, text, at)
@@ -130,7 +132,9 @@ class JsonScanner:
             return end + 1, self._value_ended(string=True)
         self._expect = _Expect.COLON
         if len(self._closing) == 1:
-            self.key, self.string, self._announced = self._unescaped(), None, False
+            self.key = self._unescaped()
+            self.string = None
+            self._announced = False
         return end + 1, None
 
     def _escape(self, text: str, at: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from mesh.errors import InvalidRequest
 
 Json = dict[str, Any]
-MOST_CHARACTERS = 512 * 1024  # parsing so many takes up to thirty milliseconds
+MOST_CHARACTERS = 512 * 1024  # parsing this number takes up to thirty milliseconds
 
 
 def parse_json_text(text: str, path: str, *, most: int = MOST_CHARACTERS) -> Any:
@@ -34,7 +34,7 @@ def parse_json_object(text: str | None, path: str, *, most: int = MOST_CHARACTER
 
 
 class JsonBudget:
-    """The JSON texts of one request may have so many characters together."""
+    """The JSON texts of one request may have `characters` characters together."""
 
     def __init__(self, characters: int = MOST_CHARACTERS) -> None:
         self._left = characters

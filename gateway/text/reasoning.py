@@ -21,7 +21,9 @@ class ReasoningReader:
                 may_begin = len(rest) - len(body) <= MAX_SPACE and self._format.begin.startswith(body)
                 self.over = not may_begin
                 return "", rest
-            rest, self.begun, self._strip = body[len(self._format.begin) :], True, True
+            rest = body[len(self._format.begin) :]
+            self.begun = True
+            self._strip = True
         if self._strip:
             rest = rest.lstrip(SPACE)
             self._strip = not rest

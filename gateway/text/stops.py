@@ -56,7 +56,9 @@ class StopStrings:
     def flush(self) -> TextPiece:
         """Return everything that is held."""
         piece = TextPiece(tuple(self._tokens), self._text)
-        self._tokens, self._ends, self._text = [], [], ""
+        self._tokens = []
+        self._ends = []
+        self._text = ""
         return piece
 
     def _release(self, until: int) -> TextPiece:

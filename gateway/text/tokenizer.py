@@ -62,7 +62,7 @@ class ModelTokenizer:
         return (), ()
 
     def most_characters(self, tokens: int) -> int:
-        """Upper bound for the characters of a text of so many tokens; a longer text has more tokens."""
+        """Upper bound for the characters of a text of `tokens` tokens; a longer text has more tokens."""
         return SHRINKS * self._longest * tokens
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:

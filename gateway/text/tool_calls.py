@@ -118,7 +118,7 @@ class AnswerReader:
         return self._parser.passes(text)
 
     def passed(self, text: str) -> None:
-        """Such a token has left."""
+        """A token that `passes` allows has left with this text."""
         self._parser.passed(text)
         self._left = self._parser.seen
 

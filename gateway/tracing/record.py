@@ -144,7 +144,7 @@ class ChoiceRecord:
         self.leaves(now, WORKER_ENDED, tier)
 
     def hears(self, now: float, tier: Tier, tokens: int = 0) -> None:
-        """The worker of this tier has sent tokens of the current attempt, and so many of them are new."""
+        """The worker of this tier has sent tokens of the current attempt, and `tokens` of them are new."""
         attempt = self.heard
         if attempt is None or attempt.tier is not tier:
             self.heard = attempt = next((each for each in reversed(self.attempts) if each.tier is tier), None)

@@ -21,7 +21,7 @@ from mesh.telemetry.spans import Attributes, KeptHere, SpanRecord, Telemetry, Tr
 from mesh.timing.loop_monitor import LoopMonitor
 
 KEPT_REQUESTS = 512
-SETTLE_SECONDS = 2.0  # so long after a request's end a worker's report still belongs to its trace
+SETTLE_SECONDS = 2.0  # time after a request's end in which a worker's report still belongs to its trace
 
 Decode = Callable[[Sequence[int], str], str]
 
@@ -38,7 +38,9 @@ class RecentTraces:
     ) -> None:
         """`admission`: that of requests until a front door sets theirs."""
         self._telemetry, self._admission = telemetry or KeptHere(), admission
-        self._random, self._service, self._limits = random, service, limits
+        self._random = random
+        self._service = service
+        self._limits = limits
         self._decode: Decode | None = None
         self._monitor = LoopMonitor()
         self._records: OrderedDict[int, RequestRecord] = OrderedDict()  # by the root's span id, the oldest first

@@ -189,7 +189,7 @@ class _Tree:
         self.spans += blocked.spans([dispatch, *mine], attempt.worker, intervals, new_id)
 
     def _links(self, attempt: AttemptAtWorker) -> tuple[TraceContext, ...]:
-        """From kv.receive to the kv.send of the same ticket."""
+        """Links from each kv.receive to the kv.send of the same ticket."""
         senders = [
             other
             for choice in self._record.choices

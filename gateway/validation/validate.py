@@ -101,7 +101,9 @@ def _validate_stops(request: ClientRequest, fields: Fields, assets: Assets, limi
 
 def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int) -> int:
     """The client's max_tokens, or what context and the largest decode pool (0: unknown) leave for the answer."""
-    prompt, prompt_field, name = len(request.prompt), fields.name("prompt"), fields.name("max_tokens")
+    prompt = len(request.prompt)
+    prompt_field = fields.name("prompt")
+    name = fields.name("max_tokens")
     if request.max_tokens == 0:
         return 0
     room = (min(context, pool) if pool else context) - prompt

@@ -18,7 +18,7 @@ from mesh.sessions.session import Session
 
 class WorkerObserver(Protocol):
     def changed(self, worker: "AttachedWorker") -> None:
-        """Its load changed, or whether it takes requests."""
+        """The load of the worker changed, or whether it takes requests."""
 
     def cached(self, worker: "AttachedWorker", added: Iterable[bytes], removed: Iterable[bytes]) -> None:
         """These blocks came into its prefix cache, and these left it."""
@@ -102,7 +102,7 @@ class AttachedWorker:
         self.session.send(message)
 
     def computes(self, seconds: float, limit_seconds: float) -> None:
-        """The step that runs has taken so long, and may take so long; 0: none takes long."""
+        """The step that runs has taken `seconds`, and may take `limit_seconds`; 0: none takes long."""
         if (self.step_seconds, self.step_limit_seconds) != (seconds, limit_seconds):
             self.step_seconds, self.step_limit_seconds = seconds, limit_seconds
             self.observer.changed(self)
@@ -121,7 +121,7 @@ class AttachedWorker:
         self.observer.changed(self)
 
     def has_behind(self, tokens: int) -> None:
-        """It has so many more tokens of prompts that a new request overtakes, or fewer."""
+        """The worker has `tokens` more tokens of prompts that a new request overtakes; negative: fewer."""
         self.behind_tokens += tokens
         self.observer.changed(self)
 

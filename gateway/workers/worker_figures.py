@@ -15,9 +15,9 @@ GUESSED_PAGE_SECONDS = 0.0002  # a page on its way, until a worker has measured 
 JOIN_BATCH_SECONDS = 0.002  # cost of one more request in a decode batch
 NO_ROOM_SECONDS = 5.0  # cost of a decode worker without enough free pages, or with requests that wait for some
 SECOND_BATCH_SECONDS = 1.0  # cost of a batch on cores that have a larger one: each step would read the weights again
-SHARED_CORES_TIMES = 1.5  # a prompt at prefill takes so much longer where decode workers compute on its cores
-SPARE_DECODE = 0.25  # a prompt costs so much more at an idle decode worker: batches come that it would slow down
-SLOWED_REQUEST = 0.2  # ... and so much more for each request that decodes there
+SHARED_CORES_TIMES = 1.5  # a prompt at prefill takes this multiple of its time where decode computes on its cores
+SPARE_DECODE = 0.25  # a prompt costs this much more at an idle decode worker: batches come that it would slow down
+SLOWED_REQUEST = 0.2  # ... and this much more for each request that decodes there
 HELD_REQUEST = 10.0  # ... and at a prefill worker on its cores, whose chunks hold each step up as long as they like
 
 
@@ -107,7 +107,7 @@ def slowed(decode: AttachedWorker) -> float:
 
 
 def prompt_times(prefill: AttachedWorker) -> float:
-    """A prompt at prefill takes so many times as long as prefill's own speed says."""
+    """Time of a prompt at prefill, as a multiple of what prefill's own speed says."""
     return SHARED_CORES_TIMES if prefill.core_mates else 1.0
 
 

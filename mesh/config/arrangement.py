@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mesh.config.host import memory_bytes
 
-CORES_OF_A_WORKER = 2  # below so many, workers of one host share all cores
+CORES_OF_A_WORKER = 2  # below this number for each of them, workers of one host share all cores
 FEWEST, MOST = (1, 2), (2, 2)  # prefill and decode workers where cores are shared, and where they are not
 OWN_BYTES = 160 * 1024 * 1024  # memory of a worker besides its pool and the weights, which all workers of a host map
 GIB = 1 << 30
@@ -45,7 +45,7 @@ def cores_of(text: str) -> set[int]:
 
 
 def shares_cores(workers: int, machine: HostMachine) -> bool:
-    """Whether so many workers on this host compute on the same cores."""
+    """Whether `workers` workers on this host compute on the same cores."""
     return workers > 1 and machine.cores < CORES_OF_A_WORKER * workers
 
 
@@ -68,7 +68,7 @@ def _needs(workers: int, pool_bytes: int, weights_bytes: int) -> int:
 
 
 def threads_of(workers: int, machine: HostMachine) -> int:
-    """Compute threads of each of so many workers."""
+    """Compute threads of each of `workers` workers."""
     return machine.cores if shares_cores(workers, machine) else max(1, machine.cores // workers)
 
 

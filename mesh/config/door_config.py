@@ -23,8 +23,8 @@ class DoorConfig:
     body_seconds: float = 60.0  # from the end of the headers to the end of the body
     connections: int = 4096  # open HTTP connections
     reader_kib: int = 256  # tokens held for the client of one request, about; with more its generation pauses
-    reader_seconds: float = 60.0  # a client that takes nothing for so long is disconnected
-    keep_alive_seconds: float = 15.0  # an idle stream gets a comment after so long; 0: never
+    reader_seconds: float = 60.0  # a client that takes nothing for this time is disconnected
+    keep_alive_seconds: float = 15.0  # an idle stream gets a comment after this time; 0: never
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
     # Read without a key, with all below.
@@ -79,5 +79,5 @@ class DoorConfig:
         return self.header_kib * 1024
 
     def longest_prompt(self, context_tokens: int) -> int:
-        """Tokens that a prompt may have where the context has so many."""
+        """Tokens that a prompt may have in a context of `context_tokens`."""
         return min(self.prompt_tokens, context_tokens) if self.prompt_tokens else context_tokens

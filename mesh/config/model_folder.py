@@ -37,7 +37,7 @@ def why_no_model(place: Path) -> str | None:
 
 
 def why_no_weights(folder: Path) -> tuple[str, str]:
-    """For a folder without safetensors of a model: what it lacks, and the remedy."""
+    """The fault of a folder without safetensors of a model, and the remedy."""
     lacks = "there is no model.safetensors and no index of shards"
     if any(_found(folder, ("pytorch_model*.bin",))):
         load, save = f"M.from_pretrained('{folder}', dtype='auto')", f"save_pretrained('{folder}')"

@@ -60,7 +60,7 @@ class WorkerConfig(CommonConfig):
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed transports, best first; None: all of the device
     transport_host: str = "127.0.0.1"  # where tcp, rdma and nccl listen; a wildcard: others dial `advertise_host`
-    trace_steps: int = 100  # one of so many engine steps is recorded for traces; 0: none
+    trace_steps: int = 100  # one engine step in this number is recorded for traces; 0: none
     drain_seconds: float = 30.0  # longest time between SIGTERM and the end of its sessions
 
     def __post_init__(self) -> None:

@@ -90,7 +90,7 @@ class Adjustments:
     allowed: bytes = b""  # one bit for each token id, the lowest first: whether it may be drawn; empty: all
     suppressed_ids: tuple[int, ...] = ()  # these are never drawn
     bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
-    no_repeat_ngram: int = 0  # no sequence of so many tokens may come twice in the text; 0: off
+    no_repeat_ngram: int = 0  # no sequence of this number of tokens may come twice in the text; 0: off
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Job:
     traceparent: str = ""  # W3C trace context of this attempt's span at this worker; empty: record nothing
     salt: bytes = b""  # the tenant's secret in the block hashes: tenants share no cached pages
     priority: int = 0  # a lower number counts as waiting longer, see `priority_seconds` in mesh/rules.py
-    start_seconds: float | None = None  # a worker that computes nothing of it for so long gives it back; None: it waits
+    start_seconds: float | None = None  # a worker that has not begun it after this time gives it back; None: it waits
 
     @property
     def base(self) -> int:

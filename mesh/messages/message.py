@@ -45,7 +45,7 @@ class Drain:
     """From a worker: it takes no new requests, and those that it has go on. To a worker: an operator orders this."""
 
     grace_ms: int | None = (
-        None  # the worker stays so long, and gateways hand over what needs longer; None: no end is set
+        None  # the worker stays for this time, and gateways hand over what needs longer; None: no end is set
     )
 
 

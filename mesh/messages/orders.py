@@ -29,7 +29,7 @@ class Open:
 class Examination:
     """The report wanted of a prompt that a worker computes alone: with `pooling` an embedding, else logprobs."""
 
-    top: int = 0  # beside the logprobs of the tokens, those of so many likeliest ones at each position
+    top: int = 0  # number of likeliest tokens whose logprobs are wanted too, at each position
     pooling: Pooling | None = None  # how the embedding is made
     dimensions: int = 0  # first values of the embedding that are wanted; 0: all
 
@@ -78,7 +78,7 @@ class Refused:
 class Watch:
     """Gateway to worker: a person looks at the mesh; send PageMap whenever pages changed, at most twice a second."""
 
-    seconds: int  # the worker stops so long after the last Watch
+    seconds: int  # time after the last Watch at which the worker stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +87,4 @@ class PageQuery:
 
     number: int  # the report repeats it
     first: int = 0  # pages from this one on are listed one by one
-    count: int = 0  # so many of them; 0: the report has sums only
+    count: int = 0  # number of these pages; 0: the report has sums only

@@ -45,7 +45,7 @@ class PackedTokens(Tokens):
         )
 
     def pieces(self, most: int) -> Iterator["PackedTokens"]:
-        """The same in pieces of about so many tokens; those of one request stay together."""
+        """The same in pieces of about `most` tokens; those of one request stay together."""
         tickets, first = self.tickets, 0
         while first < len(tickets):
             end = min(first + most, len(tickets))

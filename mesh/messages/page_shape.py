@@ -59,7 +59,7 @@ class PageShape:
 
     @cached_property
     def _places(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """Those that were asked for."""
+        """Results of `place` so far, by its arguments."""
         return {}
 
     def first_byte(self, segment: int) -> int:

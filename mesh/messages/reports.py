@@ -181,7 +181,7 @@ class LongStep:
     """A step has been computing for longer than a heartbeat; sent once per heartbeat until it is over."""
 
     running_ms: int
-    limit_ms: int  # a step that computes for so long never ends: then the worker ends its own process
+    limit_ms: int  # a step that computes for this time never ends: then the worker ends its own process
 
 
 @dataclass(frozen=True, slots=True)

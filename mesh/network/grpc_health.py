@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2 as pb
 from baton.rpc.v1 import rpc_pb2
 
 SERVICE = pb.DESCRIPTOR.services_by_name["Health"].full_name
-MOST_LISTED = 100  # the protocol lets a server refuse List beyond so many services
+MOST_LISTED = 100  # the protocol lets a server refuse List beyond this number of services
 
 
 class HealthService:

@@ -93,7 +93,7 @@ class GrpcListening:
         self._health.set(("", *(name for name in self._services if name not in self._steady)), serving)
 
     async def leave(self, seconds: float) -> None:
-        """Take no more connections, and send clients away from those that are open. Calls that run get so long."""
+        """Take no more connections, and send clients away from those that are open. Calls that run get `seconds`."""
         stop_accepting(int(self.address.rpartition(":")[2]))
         await asyncio.sleep(BEGIN_SECONDS)
         self._health.close()

@@ -19,7 +19,7 @@ from mesh.network.interface import StreamClosed
 
 _log = logging.getLogger(__name__)
 
-INBOX_MESSAGES = 4096  # when so many are unread, gRPC's flow control holds the peer back
+INBOX_MESSAGES = 4096  # with this number unread, gRPC's flow control holds the peer back
 FLUSH_SECONDS = 1.0
 
 

@@ -40,7 +40,7 @@ class PageWatch:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self, session: Session, seconds: int) -> None:
-        """Send maps over this session for so many seconds from now."""
+        """Send maps over this session for `seconds` from now."""
         begin = session not in self._until
         self._until[session] = asyncio.get_running_loop().time() + seconds
         if begin:

@@ -35,7 +35,7 @@ class PageBook(PageStates, Protocol):
         """Number of pages in each state."""
 
     def held(self) -> Sequence[HeldPages]:
-        """All that hold pages. They name every page that is in use, landing or quarantined."""
+        """All holders of pages. They name every page that is in use, landing or quarantined."""
 
     def faults(self) -> tuple[str, ...]:
         """Pages that do not add up, in words."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import nlargest
 
 LEAST_LIMIT_SECONDS = 20.0  # no step counts as hung before
-TIMES = 20.0  # nor before it has taken so many times what the slowest of the last steps lets expect
+TIMES = 20.0  # nor before it has taken this multiple of the time that the slowest of the last steps lets expect
 REMEMBERED = 256  # steps; the slowest of them does not count, since the machine may have stood still for it
 GUESSED_LOAD_BYTES_PER_SECOND = 50e6  # the first step reads weights from a slow disk
 GUESSED_ROW_BYTES_PER_SECOND = 1e9  # ... and each of its rows reads them again from slow memory
@@ -18,7 +18,7 @@ FIRST_GPU_SECONDS = 300.0  # the first step on a GPU may compile kernels
 
 class StepTimes:
     def __init__(self, clock: Callable[[], float], *, weights_bytes: int = 0, first_seconds: float = 0.0) -> None:
-        """`first_seconds`: the first step may take so long for reasons of its own."""
+        """`first_seconds`: time that the first step may take for reasons of its own."""
         self._clock, self._weights_bytes, self._first_seconds = clock, weights_bytes, first_seconds
         self._rows: deque[int] = deque()  # rows of each step that the runner has, the one that computes first
         self._since = 0.0  # when that one began
@@ -41,7 +41,7 @@ class StepTimes:
         self._last.append((seconds, seconds / max(1, rows)))
 
     def excuse(self, seconds: float) -> None:
-        """The whole process stood still for so long; that is no fault of the step that computes."""
+        """The whole process stood still for `seconds`; that is no fault of the step that computes."""
         self._since = min(self._since + seconds, self._clock())
 
     @property

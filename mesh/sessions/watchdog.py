@@ -24,7 +24,7 @@ MOST_MS = (1 << 32) - 1  # that a message holds
 HUNG = 70  # exit status of a worker whose compute or loop hangs
 LOOK_SECONDS = 1.0
 LATE_SECONDS = 1.0  # a look that comes later than this shows that the process was stopped itself
-LOOP_SECONDS = 60.0  # an event loop that has not turned for so long hangs
+LOOP_SECONDS = 60.0  # an event loop that has not turned for this time hangs
 
 
 def end_process(why: str) -> None:

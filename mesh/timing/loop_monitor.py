@@ -12,7 +12,7 @@ from collections import deque
 
 TICK_SECONDS = 0.020
 BLOCKED_SECONDS = 0.010  # shorter delays are not shown
-ACTIVE_TICKS = 2  # after so many, without anything that happens, the timer rests
+ACTIVE_TICKS = 2  # after this number, without anything that happens, the timer rests
 KEPT_INTERVALS = 256
 
 Interval = tuple[float, float]

@@ -15,7 +15,7 @@ class Pause:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, seconds: float, then: Callable[[], None]) -> None:
-        """Pause for so long from now on, instead of any pause under way, and call `then` at the end."""
+        """Pause for `seconds` from now on, instead of any pause under way, and call `then` at the end."""
         if self._timer is not None:
             self._timer.cancel()
         self.over = False

@@ -133,6 +133,7 @@ def _gateway() -> None:
 def _prefill() -> None:
     from engine.cpu.runner import CpuRunner
     from prefill_svc.handoff import HandOff
+    from prefill_svc.intake import PromptIntake
     from prefill_svc.pushing import Pushing
     from prefill_svc.worker import PrefillWorker
 
@@ -150,8 +151,8 @@ def _prefill() -> None:
         def wait(self: Any, *arguments: Any) -> None:
             queue(self, *arguments)
             if seconds := take("wait for a turn at prefill"):
-                for prompt in self.prompts:
-                    prompt.later.begin(seconds, self.wake)
+                for prompt in self._prompts:
+                    prompt.later.begin(seconds, self._wake)
 
         return wait
 
@@ -173,7 +174,7 @@ def _prefill() -> None:
         return writing
 
     _wrap(PrefillWorker, "_from_gateway", late_message)
-    _wrap(PrefillWorker, "_queue", late_turn)
+    _wrap(PromptIntake, "queue", late_turn)
     _wrap(HandOff, "_land", blocked)
     _wrap(Pushing, "_write", slow_write)
     _wrap(CpuRunner, "run", _slow_step("compute"))

@@ -22,7 +22,15 @@ from tests.mutants.rdma import without_key
 from tests.rdma.fabric import CHOSEN, IMITATED, VERBS, transport
 from tests.rdma.moving import late_writer, move_pages
 
-SUITE = ("tests/unit/kvtransfer/test_conformance.py", "-k", "rdma", "-p", "no:cacheprovider", "-q")
+SUITE = (
+    "tests/unit/kvtransfer/test_conformance.py",
+    "tests/unit/kvtransfer/test_conformance_two_sided.py",
+    "-k",
+    "rdma",
+    "-p",
+    "no:cacheprovider",
+    "-q",
+)
 
 
 def say(text: str) -> None:

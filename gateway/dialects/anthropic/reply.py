@@ -41,7 +41,9 @@ class MessagesReply:
     ) -> None:
         """`fills_context`: the answer may take all that the context leaves, which is less than max_tokens."""
         self.request_id, self.stream = request_id, stream
-        self._answer, self._shows_thinking, self._receipt = answer, shows_thinking, receipt
+        self._answer = answer
+        self._shows_thinking = shows_thinking
+        self._receipt = receipt
         self._at_length = "model_context_window_exceeded" if fills_context else "max_tokens"
         self._parts = AnswerParts()
         self._head = b""  # bytes before the text in each delta of the open block

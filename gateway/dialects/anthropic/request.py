@@ -82,7 +82,9 @@ def _asked(
 
 def _output(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> tuple[str | None, Json | None, str]:
     """How hard the model shall think, the form of the answer, and the path of that form."""
-    path, form, effort = "output_format", body.output_format, None
+    path = "output_format"
+    form = body.output_format
+    effort = None
     if body.output_config is not None:
         reader = ObjectReader(body.output_config, "output_config", ignored)
         effort, inner = reader.optional_text("effort"), reader.any("format")

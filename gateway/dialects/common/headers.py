@@ -30,7 +30,9 @@ class CommonHeaders:
     """An ASGI application: another one, with what all answers have in common."""
 
     def __init__(self, app: ASGIApp, *, draw_id: Callable[[], str], cors: Cors) -> None:
-        self._app, self._draw_id, self._cors = app, draw_id, cors
+        self._app = app
+        self._draw_id = draw_id
+        self._cors = cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -61,7 +63,10 @@ class _Head:
     def __init__(
         self, send: Send, request_id: str, more: list[tuple[bytes, bytes]], defaults: tuple[tuple[bytes, bytes], ...]
     ) -> None:
-        self._send, self._id, self._more, self._defaults = send, request_id, more, defaults
+        self._send = send
+        self._id = request_id
+        self._more = more
+        self._defaults = defaults
         self.status = 0  # status of the answer; 0: it has not begun
 
     def send(self, message: Any) -> Awaitable[None]:

@@ -38,7 +38,10 @@ class HttpOut:
         *,
         dialect: Dialect = OPENAI,
     ) -> None:
-        self._send, self._client, self._trace, self._count_error = send, client, trace, count_error
+        self._send = send
+        self._client = client
+        self._trace = trace
+        self._count_error = count_error
         self.request_id, self.dialect = request_id, dialect
         self.complete = False  # the last byte is sent
         self._begun = False
@@ -88,7 +91,7 @@ class HttpOut:
         self.complete = last
 
     def keep_alive(self, seconds: float) -> None:
-        """The answer is a stream: from now on it gets a comment whenever it is idle for so long."""
+        """The answer is a stream: from now on it gets a comment whenever it is idle for `seconds`."""
         if seconds:
             loop = asyncio.get_running_loop()
             self._idle = loop.call_later(seconds, self._look, loop, seconds)

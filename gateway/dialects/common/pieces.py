@@ -28,7 +28,7 @@ class JsonPieces:
         return cls([b"[", *parts[1:], b"]"])
 
     def behind(self, items: Sequence[bytes]) -> "JsonPieces":
-        """This list with items before its own; each holds some, without brackets."""
+        """The list with items before its own; each holds some, without brackets."""
         if not items:
             return self
         first, *rest = self.parts

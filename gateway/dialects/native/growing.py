@@ -14,7 +14,9 @@ class Triples:
     """Logprobs as SGLang spells them: [logprob, token id, text or null]."""
 
     def __init__(self, tokenizer: ModelTokenizer, top: int, *, texts: bool) -> None:
-        self._tokenizer, self._texts, self.top = tokenizer, texts, top
+        self._tokenizer = tokenizer
+        self._texts = texts
+        self.top = top
 
     def of(self, token: int, logprob: float | None) -> bytes:
         text = self._tokenizer.token_text(token) if self._texts else None

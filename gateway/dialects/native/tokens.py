@@ -34,7 +34,10 @@ _OF_CHATS = ("add_generation_prompt", "continue_final_message", "chat_template",
 
 class TokenizerPages:
     def __init__(self, host: HttpHost, core: Core, models: ModelAssets, parse: Parse) -> None:
-        self._host, self._core, self._models, self._parse = host, core, models, parse
+        self._host = host
+        self._core = core
+        self._models = models
+        self._parse = parse
 
     def routes(self) -> list[BaseRoute]:
         return routes_of(

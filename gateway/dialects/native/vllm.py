@@ -135,7 +135,9 @@ class _TokenChoice:
     """One choice as it grows. What is long stays encoded, so that nothing at the end takes long."""
 
     def __init__(self) -> None:
-        self.texts, self.ids, self.logprobs = list[str](), GrowingList(), GrowingList()
+        self.texts = list[str]()
+        self.ids = GrowingList()
+        self.logprobs = GrowingList()
         self.end: Json = {}
 
     def add(self, event: Event, logprobs: bytes | None) -> None:

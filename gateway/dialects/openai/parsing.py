@@ -19,9 +19,9 @@ from mesh.errors import BatonError, BodyTooLarge, InvalidRequest
 
 MEMORY_BYTES = 4 * 2**30
 KEPT_KIB = 512 * 1024  # peak memory; a process that has needed more ends
-PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists of so many integers and texts of so many characters travel as bytes
+PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists and texts of at least this size travel as bytes
 MAX_VALUES = 100_000  # values of a field, and lists and objects of a body; token ids of prompts have other limits
-CHEAP = 16  # so many integers of a long list cost what one other value does
+CHEAP = 16  # integers of a long list that together cost what one other value does
 IDS, TEXT, NUMBER = 1, 2, 3  # kinds of packed values; the last: an integer of more than 64 bits
 TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 
@@ -96,7 +96,7 @@ def count_containers(raw: bytes) -> int:
 
 
 def _too_many(name: str, value: Any, found: int) -> str:
-    """The refusal of a field with so many values as `_count` finds; integers alone are named by their own number."""
+    """The refusal of a field in which `_count` has found too many values; a list of integers is named by its length."""
     if isinstance(value, list) and _is_ids(value):
         return f"{name} has {len(value)} integers; at most {MAX_VALUES * CHEAP} are allowed: send fewer"
     return (

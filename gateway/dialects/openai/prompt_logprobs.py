@@ -47,10 +47,12 @@ class EchoedSlice:
 def echoed_slices(
     tokenizer: ModelTokenizer, scores: PromptScores, top: int, *, skip_special: bool
 ) -> Iterator[EchoedSlice]:
-    """`top`: so many likeliest tokens are listed at each position. An offset is the place in the echoed text at which
+    """`top`: number of likeliest tokens listed at each position. An offset is the place in the echoed text at which
     the token's own text begins, or would begin if it had any."""
     texts, detokenizer = _Texts(tokenizer), Detokenizer(tokenizer, (), skip_special=skip_special)
-    first, length, left = scores.prompt[0], 0, len(scores.prompt)
+    first = scores.prompt[0]
+    length = 0
+    left = len(scores.prompt)
     for some in _sliced(_with_first(scores)):
         tokens = [first if entry is None else entry.token for entry in some]
         pieces, offsets = list[str](), list[int]()

@@ -19,7 +19,9 @@ from mesh.config.door_config import DoorConfig
 class ApiReference:
     def __init__(self, limits: DoorConfig, model: DescribedModel, paths: Sequence[str]) -> None:
         """`paths`: those that the gateway serves."""
-        self._limits, self._model, self._paths = limits, model, paths
+        self._limits = limits
+        self._model = model
+        self._paths = paths
 
     def routes(self) -> list[BaseRoute]:
         return routes_of({"/openapi.json": self._json, "/docs": self._docs})

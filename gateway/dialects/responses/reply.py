@@ -38,7 +38,9 @@ class ResponsesReply:
         receipt: OpenReceipt | None = None,
     ) -> None:
         self.request_id, self.stream = valid.request.request_id, bool(body.stream)
-        self._answer, self._tokenizer, self._clock = answer, assets.tokenizer, clock
+        self._answer = answer
+        self._tokenizer = assets.tokenizer
+        self._clock = clock
         self._receipt = receipt
         self._with_logprobs = valid.request.top_logprobs is not None
         self._items = OutputItems(self.request_id, with_logprobs=self._with_logprobs)

@@ -29,7 +29,9 @@ class ObjectReader:
     def __init__(self, value: Any, path: str, ignored: Ignored) -> None:
         if not isinstance(value, dict):
             raise InvalidRequest(path, f"{path} must be an object; it is {type(value).__name__}")
-        self.path, self._value, self._ignored = path, value, ignored
+        self.path = path
+        self._value = value
+        self._ignored = ignored
         self._read = set[str]()
 
     def at(self, name: str) -> str:

@@ -40,7 +40,7 @@ def shape(index: int | None, characters: int, tokens: int) -> list[Any]:
 
 
 def _contradictions(before: Json, after: Json) -> list[str]:
-    """Where an event does not go on from the one before it."""
+    """Fields in which an event does not go on from the one before it."""
     count, found = len(before["output_ids"]), list[str]()
     if not after["text"].startswith(before["text"]):
         found.append("text")

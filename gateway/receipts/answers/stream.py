@@ -60,7 +60,9 @@ def events_of(texts: Iterable[str], problems: list[str]) -> Iterator[SentEvent]:
 def read_events(texts: Iterable[str], take: Callable[[Json, str], None] | None = None) -> SentAnswer:
     """`texts`: the events, one or many in each. `take` gets each event and its text first; it takes the receipt out.
     None: the gateway itself has sent this."""
-    problems, fold, done = list[str](), None, False
+    problems = list[str]()
+    fold = None
+    done = False
     for event in events_of(texts, problems):
         if done:
             problems.append("what follows the end of the stream")
