@@ -34,7 +34,6 @@ _HOPELESS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.ENOENT, 
 _EXPLAIN_THEMSELVES = (
     ("engine.formats.errors", "ModelError"),
     ("baton_kernels", "KernelError"),
-    ("cli.load.plan", "LoadError"),
 )
 
 
@@ -61,7 +60,7 @@ def readable_errors() -> Iterator[None]:
 
 
 def _explains_itself(error: Exception) -> bool:
-    """True for the errors of engine, kernels and load, looked up only where they are loaded: a client has not all."""
+    """True for the errors of engine and kernels, looked up only where they are loaded: a client has not all."""
     for module, name in _EXPLAIN_THEMSELVES:
         kind = getattr(sys.modules.get(module), name, None)
         if isinstance(kind, type) and isinstance(error, kind):

@@ -6,7 +6,7 @@ import os
 from mesh.config.settings import API_KEY
 
 
-def api_key_headers() -> dict[str, str]:
-    """The header of every request, also as metadata of gRPC; none without a key."""
-    key = os.environ.get(API_KEY, "").strip()
+def api_key_headers(given: str = "") -> dict[str, str]:
+    """The header of every request, also as metadata of gRPC; none without a key. `given`: replaces the variable."""
+    key = given or os.environ.get(API_KEY, "").strip()
     return {"authorization": f"Bearer {key}"} if key else {}

@@ -7,10 +7,11 @@ gets words whose cost the server's own count tells."""
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from cli.connecting.http_client import RequestFailed
 from cli.load.form import Endpoint, RequestForm
 from cli.load.plan import LoadError, LoadRequest
 from cli.load.prompts import PromptMaker, TextUnit, TokenPrompts, WordPrompts
-from cli.load.record import MeasuredRequest, RequestFailed
+from cli.load.record import MeasuredRequest
 from cli.load.server_facts import LOOK_SECONDS, ServerFacts
 from cli.load.target import LoadTarget
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from cli.connecting.http_url import parse_url
 from cli.load.form import Endpoint
-from cli.load.http_url import parse_url
 from cli.load.measure import LoadOrder, LoadResult, measure
 from cli.load.options import LoadOptions, given_speeds
 from cli.load.picture import draw_run
@@ -19,6 +19,7 @@ from cli.load.report import as_json, lines
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
 from cli.output import emit_json, fail, say
+from mesh.config.config_checks import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Measure servers.\n\nExample: baton bench load --shape short")
 
@@ -92,7 +93,7 @@ def load(
         if picture is not None and not picture.absolute().parent.is_dir():
             raise LoadError(f"--picture {picture}: there is no folder {picture.absolute().parent}")
         result = asyncio.run(measure(order, show=lambda text: say(text, style="dim")))
-    except LoadError as error:
+    except (ConfigError, LoadError) as error:
         fail(str(error), status=USAGE)
     if result is None:
         fail("interrupted before the first request", status=INTERRUPTED)

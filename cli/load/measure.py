@@ -13,10 +13,11 @@ from statistics import median
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from cli.connecting.answer_text import printable
+from cli.connecting.http_url import HttpUrl
 from cli.load.calibration import find_form
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint, RequestForm
-from cli.load.http_url import HttpUrl
 from cli.load.options import LoadOptions
 from cli.load.plan import LoadRequest, capped
 from cli.load.probe import measure_speeds, warm_up
@@ -25,7 +26,7 @@ from cli.load.report import LoadReport, examples_of, usage_notes
 from cli.load.run import LoadRun, lateness
 from cli.load.server_facts import ServerFacts, look_at
 from cli.load.statistics import LatencyLimits, summarize
-from cli.load.target import LoadTarget, printable
+from cli.load.target import LoadTarget
 from cli.load.verdict import Assumptions, Verdict, judge_split
 from cli.output import err
 

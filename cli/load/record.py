@@ -5,15 +5,7 @@ All times are of the event loop's clock, so they may be compared within one run 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-OWN_LIMIT = "generator limit"  # kind of a failure that says nothing about the server
-
-
-class RequestFailed(Exception):
-    """A request without a whole answer. `kind` is the row in the table of errors, `detail` an example for it."""
-
-    def __init__(self, kind: str, detail: str = "") -> None:
-        super().__init__(f"{kind}: {detail}" if detail else kind)
-        self.kind, self.detail = kind, detail
+from cli.connecting.http_client import RequestFailed as RequestFailed  # bench/ imports it from here
 
 
 @dataclass(slots=True)

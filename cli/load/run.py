@@ -5,9 +5,10 @@ Cancelling `run_load` ends the requests under way; their records stay without an
 import asyncio
 from collections.abc import Callable, Sequence
 
+from cli.connecting.http_client import OWN_LIMIT
 from cli.load.form import RequestForm
 from cli.load.plan import LoadRequest
-from cli.load.record import OWN_LIMIT, MeasuredRequest
+from cli.load.record import MeasuredRequest
 from cli.load.schedule import closed_loop, open_loop
 from cli.load.statistics import LoadSummary, percentile
 from cli.load.target import LoadTarget

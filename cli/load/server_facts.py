@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+from cli.connecting.answer_text import message_of, printable
+from cli.connecting.http_client import RequestFailed
 from cli.load.plan import LoadError
-from cli.load.record import RequestFailed
-from cli.load.target import LoadTarget, message_of, printable
+from cli.load.target import LoadTarget
 
 LOOK_SECONDS = 10.0
 

@@ -1,20 +1,18 @@
 """Sends one streamed request to the server and fills in its record: the time of every chunk, the usage, or the error.
 
-The clock is the event loop's. Text in an error comes from the server: it is shortened and holds no control characters,
-so it can be printed."""
+The clock is the event loop's. Text in an error comes from the server: it is made printable."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from cli.load.connection import Connect, HttpClient, HttpResponse
+from cli.connecting.answer_text import message_of, printable
+from cli.connecting.http_client import Connect, HttpClient, HttpResponse, RequestFailed, decoded
+from cli.connecting.http_url import HttpUrl
 from cli.load.event_stream import EventParser, EventTooLong
-from cli.load.http_url import HttpUrl
-from cli.load.record import MeasuredRequest, RequestFailed
+from cli.load.record import MeasuredRequest
 
-DETAIL_CHARACTERS = 200
 DRAIN_SECONDS = 0.5  # after the last event, for the end of the body; then the connection is not reused
 TEXT_FIELDS = ("text", "content", "reasoning_content", "reasoning", "tool_calls")
 
@@ -41,15 +39,7 @@ class LoadTarget:
 
     async def fetch(self, method: str, path: str, body: object = None, *, seconds: float) -> tuple[int, Any]:
         """Status and decoded JSON (None where it is none) of a request at the root of the server."""
-        data = b"" if body is None else json.dumps(body).encode()
-        try:
-            async with asyncio.timeout(seconds), self._http.send(method, path, data) as response:
-                if 300 <= response.status < 400:
-                    raise RequestFailed(f"HTTP {response.status}", redirect(response))
-                raw = await response.body()
-        except TimeoutError:
-            raise RequestFailed("timeout", f"no answer to {method} {path} after {seconds:g} s") from None
-        return response.status, _decoded(raw)
+        return await self._http.fetch(method, path, body, seconds=seconds)
 
     def close(self) -> None:
         self._http.close()
@@ -77,10 +67,9 @@ class LoadTarget:
 
 async def _check(response: HttpResponse) -> None:
     """RequestFailed unless a stream of events follows."""
-    if 300 <= response.status < 400:
-        raise RequestFailed(f"HTTP {response.status}", redirect(response))
+    response.refuse_redirect()
     if response.status != 200:
-        raise RequestFailed(f"HTTP {response.status}", message_of(_decoded(await response.body())))
+        raise RequestFailed(f"HTTP {response.status}", message_of(decoded(await response.body())))
     if (coding := response.headers.get("content-encoding", "identity").lower()) != "identity":
         raise RequestFailed("broken HTTP", printable(f"the answer is compressed ({coding}), which was not asked for"))
     kind = response.headers.get("content-type", "")
@@ -102,7 +91,7 @@ def _note_all(record: MeasuredRequest, parser: EventParser, piece: bytes, now: f
 
 
 def _note(record: MeasuredRequest, data: bytes, now: float) -> None:
-    event = _decoded(data)
+    event = decoded(data)
     if not isinstance(event, dict):
         raise RequestFailed("broken answer", printable(f"an event is no JSON object: {data[:60]!r}"))
     if event.get("error") or event.get("object") == "error":
@@ -131,34 +120,6 @@ async def _drain(pieces: Any) -> None:
                 pass
     except (TimeoutError, RequestFailed, asyncio.IncompleteReadError, OSError):
         pass  # the answer is whole; only the connection is lost
-
-
-def redirect(response: HttpResponse) -> str:
-    where = response.headers.get("location", "elsewhere")
-    return printable(f"the server redirects to {where}; redirects are not followed, so give that URL")
-
-
-def message_of(answer: object) -> str:
-    """The text of an error, in the forms that servers give it."""
-    if isinstance(answer, dict):
-        inner = answer.get("error")
-        found = inner.get("message") if isinstance(inner, dict) else inner
-        found = found or answer.get("message") or answer.get("detail")
-        if found:
-            return printable(str(found))
-    return ""
-
-
-def printable(text: str) -> str:
-    clean = "".join(sign if sign.isprintable() else " " for sign in text[: 2 * DETAIL_CHARACTERS])
-    return clean if len(clean) <= DETAIL_CHARACTERS else f"{clean[:DETAIL_CHARACTERS]}…"
-
-
-def _decoded(raw: bytes) -> Any:
-    try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _count(value: object, otherwise: int | None) -> int | None:

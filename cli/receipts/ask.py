@@ -6,11 +6,11 @@ from typing import Any
 
 from baton.inference.v1 import inference_pb2
 from cli.clients.client import stream
+from cli.connecting.answer_text import message_of
 from cli.connecting.api_key import api_key_headers
+from cli.connecting.http_client import HttpClient, RequestFailed
+from cli.connecting.http_url import parse_url
 from cli.errors import MeshError
-from cli.load.http_url import parse_url
-from cli.load.record import RequestFailed
-from cli.load.target import LoadTarget, message_of
 from gateway.receipts.canonical import ReceiptError, read_receipt
 from gateway.receipts.draft import split_class
 from gateway.receipts.shape import Receipt, ReceiptNumerics, shaped
@@ -35,9 +35,7 @@ class OtherClass(Exception):
 
 class ReplayMesh:
     def __init__(self, url: str, api_key: str = "") -> None:
-        given = {"authorization": f"Bearer {api_key}"} if api_key else api_key_headers()
-        headers = {"connection": "close"} | given
-        self._target = LoadTarget(parse_url(url), headers=headers, timeout_seconds=ANSWER_SECONDS)
+        self._http = HttpClient(parse_url(url), api_key_headers(api_key), keeps=False)
 
     async def answer(self, body: Json, model: str) -> Receipt:
         """The receipt of the answer. `model`: the model's name, for a mesh that serves several. MeshError,
@@ -50,7 +48,7 @@ class ReplayMesh:
             return receipt_of(content.get("receipt"))
         if _reason(content) == _NO_CLASS:
             raise OtherClass(_classes(_details(content).get("attached", "")))
-        where = f"{self._target.url}{path}"
+        where = f"{self._http.url}{path}"
         raise MeshError(f"{where} answers with status {status}: {message_of(content) or 'no reason'}")
 
     async def key(self) -> str:
@@ -58,13 +56,13 @@ class ReplayMesh:
         status, content = await self._fetch("GET", KEY_PATH)
         key = content.get("key")
         if status != 200 or not isinstance(key, str):
-            raise MeshError(f"{self._target.url}{KEY_PATH} answers with status {status} and has no key")
+            raise MeshError(f"{self._http.url}{KEY_PATH} answers with status {status} and has no key")
         return key
 
     async def _fetch(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]:
-        url = self._target.url
+        url = self._http.url
         try:
-            status, content = await self._target.fetch(method, f"{url.path}{path}", body, seconds=ANSWER_SECONDS)
+            status, content = await self._http.fetch(method, f"{url.path}{path}", body, seconds=ANSWER_SECONDS)
         except RequestFailed as error:
             raise MeshError(f"no gateway answers at {url}: {error.detail}; name it with --url") from None
         return status, content if isinstance(content, dict) else {}

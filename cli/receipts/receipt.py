@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from cli.connecting.answer_text import printable
 from cli.errors import MeshError, readable_errors
-from cli.load.target import printable
 from cli.output import emit_json, fail, say, write
 from cli.receipts.ask import ReplayMesh
 from cli.receipts.checked import (

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cli.connecting.answer_text import printable
 from cli.connecting.tls_options import ConfigFile, TlsCa, TlsCertificate, TlsKey, TlsName, client_config
 from cli.errors import MeshError, readable_errors
-from cli.load.target import printable
 from cli.output import emit_json, fail, write
 from cli.receipts.ask import OtherClass, ReplayMesh, ask_grpc
 from cli.receipts.checked import CheckStatus, check_file, read_answer_file

@@ -9,10 +9,9 @@ from urllib.parse import quote
 import typer
 
 from cli.connecting.api_key import api_key_headers
+from cli.connecting.http_client import HttpClient, RequestFailed
+from cli.connecting.http_url import parse_url
 from cli.errors import MeshError, readable_errors
-from cli.load.http_url import parse_url
-from cli.load.record import RequestFailed
-from cli.load.target import LoadTarget
 from cli.output import emit_json, write
 from cli.why.reasons import error_of, reasons
 from cli.why.waterfall import Node, Waterfall, is_frame, waterfall
@@ -53,27 +52,25 @@ def explain(
 
 async def fetch(url: str, request_id: str) -> dict[str, Any]:
     """The request with its spans, from the gateway. MeshError when there is none."""
-    target = LoadTarget(
-        parse_url(url), headers={"connection": "close"} | api_key_headers(), timeout_seconds=ANSWER_SECONDS
-    )
+    gateway = HttpClient(parse_url(url), api_key_headers(), keeps=False)
     if not request_id:
-        latest = (await get_page(target, "/debug/requests?limit=20"))["requests"]
+        latest = (await get_page(gateway, "/debug/requests?limit=20"))["requests"]
         ended = [each for each in latest if each["status"] != "running"]
         if not ended:
             raise MeshError(f"the gateway at {url} has finished no request yet; send one, or name its id")
         request_id = ended[0]["request_id"]
     path = f"/debug/requests/{quote(request_id, safe='')}"
-    trace = await get_page(target, path, missing=f"no request {request_id!r}")
+    trace = await get_page(gateway, path, missing=f"no request {request_id!r}")
     if not trace["spans"]:
         raise MeshError(f"request {request_id} was not traced: the client's traceparent or `trace_share` left it out")
     return trace
 
 
-async def get_page(target: LoadTarget, path: str, *, missing: str = "") -> dict[str, Any]:
+async def get_page(gateway: HttpClient, path: str, *, missing: str = "") -> dict[str, Any]:
     """`missing`: what a Baton gateway does not have that answers 404."""
-    server = f"{'https' if target.url.secure else 'http'}://{target.url.authority}"
+    server = f"{'https' if gateway.url.secure else 'http'}://{gateway.url.authority}"
     try:
-        status, content = await target.fetch("GET", path, seconds=ANSWER_SECONDS)
+        status, content = await gateway.fetch("GET", path, seconds=ANSWER_SECONDS)
     except RequestFailed as error:
         raise MeshError(f"no gateway answers at {server}: {error.detail}; name it with --url") from None
     if status != 200 or not isinstance(content, dict):

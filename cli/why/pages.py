@@ -13,11 +13,11 @@ from urllib.parse import urlencode
 import typer
 
 from cli.connecting.api_key import api_key_headers
+from cli.connecting.http_client import HttpClient
+from cli.connecting.http_url import parse_url
 from cli.errors import MeshError, readable_errors
-from cli.load.http_url import parse_url
-from cli.load.target import LoadTarget
 from cli.output import emit_json, write
-from cli.why.explain import ANSWER_SECONDS, get_page
+from cli.why.explain import get_page
 from mesh.errors import InvalidRequest
 
 STATES = ("free", "cached", "in_use", "landing", "quarantined")  # a later one is graver
@@ -54,21 +54,20 @@ def pages(
 
 async def fetch(url: str, worker: str, *, every: bool) -> Json:
     """The pages of the worker, or of all. Each answer lists a range of them; a worker may leave between two."""
-    headers = {"connection": "close"} | api_key_headers()
-    target = LoadTarget(parse_url(url), headers=headers, timeout_seconds=ANSWER_SECONDS)
+    gateway = HttpClient(parse_url(url), api_key_headers(), keeps=False)
     asked = {"worker": worker} if worker else {}
-    view = await get_page(target, f"/debug/pages?{urlencode(asked)}")
+    view = await get_page(gateway, f"/debug/pages?{urlencode(asked)}")
     for each in view["workers"] if every else ():
         each["ranges"] = []
         for first in range(0, each.get("pages", 0), LISTED):
-            each["ranges"].append(await fetch_range(target, each["id"], first))
+            each["ranges"].append(await fetch_range(gateway, each["id"], first))
     return view
 
 
-async def fetch_range(target: LoadTarget, worker: str, first: int) -> Json:
+async def fetch_range(gateway: HttpClient, worker: str, first: int) -> Json:
     query = urlencode({"worker": worker, "first": first, "count": LISTED})
     try:
-        (part,) = (await get_page(target, f"/debug/pages?{query}"))["workers"]
+        (part,) = (await get_page(gateway, f"/debug/pages?{query}"))["workers"]
     except MeshError as error:
         if error.reason != InvalidRequest.reason:
             raise

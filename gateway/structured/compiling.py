@@ -1,4 +1,5 @@
-"""The process that compiles costly grammars for gateway/structured/costly.py: one after the other, from a pipe.
+"""The process that compiles costly grammars for gateway/structured/costly.py, one after the other
+(gateway/helpers/child.py).
 
 Nothing can interrupt llguidance while it compiles, and some short grammars take hours. So each is compiled in a fork of
 this process, which the kernel ends when its processor time or its memory is used up."""
@@ -7,8 +8,9 @@ import json
 import os
 import resource
 import signal
-import sys
-from typing import BinaryIO, NoReturn
+from collections.abc import Callable
+from functools import partial
+from typing import NoReturn
 
 from mesh.messages.grammar import NO_TEXT, GrammarFault, Grammars
 
@@ -32,19 +34,19 @@ def why_not(grammars: Grammars, grammar: str) -> str | None:
         return str(fault)
 
 
-def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Answers each grammar, which comes behind a line with its size, by a line of JSON: the reason against it."""
+def prepare() -> Callable[[bytes], bytes]:
     grammars = Grammars()
     _ = grammars.tokenizer  # so that no fork has to make it
-    while line := source.readline():
-        text = source.read(int(line)).decode()
-        try:
-            answer, status = _in_fork(grammars, text)
-            found = verdict(answer, status)
-        except OSError:  # the system has no process or no descriptor left
-            found = {}
-        target.write(json.dumps(found).encode() + b"\n")
-        target.flush()
+    return partial(answer, grammars)
+
+
+def answer(grammars: Grammars, grammar: bytes) -> bytes:
+    """The reason against the grammar, as JSON."""
+    try:
+        found = verdict(*_in_fork(grammars, grammar.decode()))
+    except OSError:  # the system has no process or no descriptor left
+        found = {}
+    return json.dumps(found).encode()
 
 
 def verdict(answer: bytes, status: int) -> dict[str, str | None]:
@@ -92,7 +94,3 @@ def _bound() -> None:
         signal.signal(number, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     signal.setitimer(signal.ITIMER_REAL, PATIENCE_SECONDS)
-
-
-if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,11 +1,10 @@
-"""Renders one chat template of a client, as a process of its own: `python -m gateway.text.template_process`.
+"""The process that renders one chat template of a client for gateway/text/client_template.py: JSON in, JSON out.
 
-gateway/text/client_template.py starts it, writes one JSON object to its input and reads one from its output. After
-reading, the process gives up what a template could misuse: time, memory, files, sockets and child processes."""
+Before it renders, the process gives up what a template could misuse: time, memory, files, sockets and children."""
 
 import json
 import resource
-import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -20,8 +19,12 @@ _WARM_UP = (
 )
 
 
-def main() -> None:
-    task = json.loads(sys.stdin.buffer.read())
+def prepare() -> Callable[[bytes], bytes]:
+    return answer
+
+
+def answer(raw: bytes) -> bytes:
+    task = json.loads(raw)
     _render({"now": "2026-01-01T00:00:00", "template": _WARM_UP, "variables": {}})
     limits = {
         resource.RLIMIT_CPU: CPU_SECONDS,
@@ -33,8 +36,7 @@ def main() -> None:
     }
     for limit, most in limits.items():
         resource.setrlimit(limit, (most, most))
-    sys.stdout.buffer.write(json.dumps(_render(task)).encode())
-    sys.stdout.buffer.flush()
+    return json.dumps(_render(task)).encode()
 
 
 def _render(task: dict[str, Any]) -> dict[str, str]:
@@ -50,7 +52,3 @@ def _render(task: dict[str, Any]) -> dict[str, str]:
         return {"error": "it wants to open a file"}
     except RENDER_ERRORS as error:
         return {"error": str(error)}
-
-
-if __name__ == "__main__":
-    main()

@@ -8,10 +8,13 @@ from asyncio.subprocess import STDOUT, Process
 from pathlib import Path
 from typing import Any
 
+from cli.connecting.http_client import HttpClient, RequestFailed
+from cli.connecting.http_url import HttpUrl
 from cli.local_mesh.ports import free_address
 from mesh.config.config_checks import split_address
 
 READY_SECONDS = 30.0
+ANSWER_SECONDS = 10.0
 # Becomes the command after asking the kernel to kill it when the test ends (PR_SET_PDEATHSIG). In this process, between
 # fork and exec, the same call would meet gRPC's threads.
 _LAUNCHER = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
@@ -25,6 +28,7 @@ class EnvoyProcess:
         self.file = folder / f"{name}.envoy.json"
         self.file.write_text(json.dumps(config, indent=1))
         self.log = folder / f"{name}.envoy.log"
+        self._http = HttpClient(HttpUrl(False, *split_address(admin), ""), {}, keeps=False)
         self._process: Process | None = None
 
     @property
@@ -65,17 +69,16 @@ class EnvoyProcess:
 
     async def stats(self, part: str = "") -> dict[str, int]:
         """All counters and gauges whose names contain this text."""
-        _, body = await get(self.admin, "/stats?format=json")
-        found = json.loads(body)["stats"]
-        return {each["name"]: each["value"] for each in found if "name" in each and part in each["name"]}
+        _, found = await self._http.fetch("GET", "/stats?format=json", seconds=ANSWER_SECONDS)
+        return {each["name"]: each["value"] for each in found["stats"] if "name" in each and part in each["name"]}
 
     def lines(self) -> list[str]:
         return self.log.read_text(errors="replace").splitlines() if self.log.is_file() else []
 
     async def _is_ready(self) -> bool:
         try:
-            return (await get(self.admin, "/ready"))[0] == 200
-        except OSError:
+            return (await self._http.fetch("GET", "/ready", seconds=ANSWER_SECONDS))[0] == 200
+        except RequestFailed:
             return False
 
 
@@ -87,31 +90,6 @@ def binary() -> str:
     return found
 
 
-async def get(address: str, path: str) -> tuple[int, bytes]:
-    """GET over plain HTTP/1.1: status and body."""
-    host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode())
-        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-    finally:
-        writer.close()
-    if b"chunked" in head.lower():
-        body = _dechunked(body)
-    return int(head.split(b" ", 2)[1]), body
-
-
 def free_ports(count: int) -> list[int]:
     """Ports of loopback on which no process listens, each another one."""
     return [split_address(free_address())[1] for _ in range(count)]
-
-
-def _dechunked(body: bytes) -> bytes:
-    found = b""
-    while body:
-        size, _, body = body.partition(b"\r\n")
-        length = int(size, 16)
-        if length == 0:
-            break
-        found, body = found + body[:length], body[length + 2 :]
-    return found

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from cli.connecting.http_url import parse_url
 from cli.load.form import Endpoint
-from cli.load.http_url import parse_url
 from cli.load.measure import LoadOrder, LoadResult, measure
 from cli.load.options import LoadOptions
 from cli.load.picture import draw_run

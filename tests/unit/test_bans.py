@@ -75,9 +75,8 @@ SOCKET_FILES = {
     "kvtransfer/tcp_wires.py": "TCP",
     "kvtransfer/tcp_writer.py": "TCP",
     "cli/local_mesh/ports.py": "looks for free ports",
-    "cli/connecting/health.py": "asks the gateway whether the mesh is complete",
+    "cli/connecting/http_client.py": "the HTTP client of all commands",
     "cli/clients/client.py": "a client like any other",
-    "cli/load/connection.py": "a client like any other, of any OpenAI API",
 }
 
 Ban = tuple[str, set[str], dict[str, str]]

@@ -2,19 +2,15 @@
 
 Parsing holds Python's lock, in a thread too, so 20 MB of JSON would stop every stream of this gateway. A process of its
 own (gateway/dialects/openai/parsing.py) parses large bodies, and smaller ones of many values, one at a time and the
-smallest first, with limits on time and memory; it starts with the first of them. Long texts and lists of token ids come
-back as bytes, and a thread makes values of them piece by piece."""
+smallest first, with limits on time and memory. Long texts and lists of token ids come back as bytes, and a thread makes
+values of them piece by piece."""
 
 import asyncio
 import heapq
-import os
-import subprocess
-import sys
 from array import array
 from codecs import getincrementaldecoder
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import count
 from typing import Any, TypeVar, get_type_hints
 
@@ -23,7 +19,8 @@ import msgspec
 from gateway.dialects.openai.body import parse_body
 from gateway.dialects.openai.limits import check_limits
 from gateway.dialects.openai.memory import give_back
-from gateway.dialects.openai.parsing import IDS, NUMBER, TOO_MUCH_MEMORY, ParsedBody, ParseOrder
+from gateway.dialects.openai.parsing import IDS, NUMBER, TOO_MUCH_MEMORY, ParsedBody, ParseOrder, prepare
+from gateway.helpers.process import HelperDied, HelperProcess
 from mesh.config.door_config import DoorConfig
 from mesh.errors import BodyTooLarge, ContextTooLong, InvalidRequest
 
@@ -44,8 +41,7 @@ class BodyParser:
         self._limits, self._context_tokens = limits, context_tokens
         self._turns: list[tuple[int, int, asyncio.Future[None]]] = []  # waiting bodies by size
         self._numbers, self._busy = count(), False
-        self._process: subprocess.Popen[bytes] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._helper = HelperProcess(prepare)
         self._trim: asyncio.TimerHandle | None = None
 
     async def parse(self, raw: bytes, kind: type[Body], ignored: list[str]) -> Body:
@@ -60,22 +56,17 @@ class BodyParser:
         if self._trim is not None:
             self._trim.cancel()
         loop = asyncio.get_running_loop()
-        self._trim = loop.call_later(TRIM_SECONDS, lambda: loop.run_in_executor(self._thread, give_back))
+        self._trim = loop.call_later(TRIM_SECONDS, lambda: loop.run_in_executor(None, give_back))
 
     async def aclose(self) -> None:
         if self._trim is not None:
             self._trim.cancel()
-        if self._process is not None:
-            self._process.kill()
-        if self._thread is not None:
-            await asyncio.to_thread(self._thread.shutdown)
-        self._discard()
+        await self._helper.aclose()
 
     async def _parse_elsewhere(self, raw: bytes, kind: type[Body], ignored: list[str]) -> Body:
         order = ParseOrder(
             module=kind.__module__,
             kind=kind.__qualname__,
-            size=len(raw),
             strict=self._limits.strict_fields,
             context_tokens=self._context_tokens(),
             choices=self._limits.choices,
@@ -83,18 +74,12 @@ class BodyParser:
             stop_strings=self._limits.stop_strings,
         )
         async with self._turn(len(raw)):
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "large-bodies")
-            work = asyncio.get_running_loop().run_in_executor(self._thread, self._exchange, order, raw)
             try:
-                async with asyncio.timeout(PARSE_SECONDS):
-                    parsed = await asyncio.shield(work)
+                parsed = await self._helper.ask(msgspec.json.encode(order), raw, read=_decoded, seconds=PARSE_SECONDS)
             except TimeoutError:
                 raise BodyTooLarge(f"the body took longer than {PARSE_SECONDS:g} s to parse: send less") from None
-            finally:
-                if not work.done():
-                    self._kill()
-                    await asyncio.wait((work,))
+            except HelperDied:
+                parsed = ParsedBody(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
             self.trim_later()
         if parsed.error:
             raise _error(parsed)
@@ -129,48 +114,6 @@ class BodyParser:
                 waits.set_result(None)
                 return
 
-    def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    # ---- in the thread
-
-    def _exchange(self, order: ParseOrder, raw: bytes) -> ParsedBody:
-        used = self._process is not None
-        answer = self._ask(order, raw)
-        if not answer and used:  # the process ended after its last body
-            answer = self._ask(order, raw)
-        if not answer:
-            return ParsedBody(error=BodyTooLarge.__name__, message=TOO_MUCH_MEMORY)
-        return msgspec.msgpack.decode(answer, type=ParsedBody, ext_hook=unpack)
-
-    def _ask(self, order: ParseOrder, raw: bytes) -> bytes:
-        """Empty: the process ended over this body."""
-        if self._process is None:
-            self._process = _start()
-        source, target = self._process.stdout, self._process.stdin
-        assert source is not None and target is not None
-        with suppress(OSError):
-            target.write(msgspec.json.encode(order) + b"\n")
-            target.write(raw)
-            target.flush()
-            size = int(source.readline() or b"0")
-            answer = source.read(size)
-            if size and len(answer) == size:
-                return answer
-        self._discard()
-        return b""
-
-    def _discard(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                with suppress(OSError):  # bytes that the process has not read
-                    pipe.close()
-            process.wait()
-
 
 def is_costly(raw: bytes) -> bool:
     """Whether the body may take longer to parse than the event loop can spare."""
@@ -179,12 +122,8 @@ def is_costly(raw: bytes) -> bool:
     return len(raw) > LARGE_BYTES or raw.count(b",") + raw.count(b"[") + raw.count(b"{") > TEXT_MARKS
 
 
-def _start() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "gateway.dialects.openai.parsing"]
-    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=path, start_new_session=True, close_fds=True
-    )
+def _decoded(answer: bytes) -> ParsedBody:
+    return msgspec.msgpack.decode(answer, type=ParsedBody, ext_hook=unpack)
 
 
 def unpack(code: int, data: memoryview) -> Any:

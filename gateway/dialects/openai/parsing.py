@@ -1,14 +1,12 @@
-"""The process that parses large request bodies for gateway/dialects/openai/large.py: one body after the other, from a
-pipe.
-
-It ends when the pipe closes, and by itself after a body that took much memory, so that the memory goes back."""
+"""The process that parses large request bodies for gateway/dialects/openai/large.py, one after the other
+(gateway/helpers/child.py)."""
 
 import gc
 import resource
-import sys
 from array import array
+from collections.abc import Callable
 from importlib import import_module
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -18,7 +16,6 @@ from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, BodyTooLarge, InvalidRequest
 
 MEMORY_BYTES = 4 * 2**30
-KEPT_KIB = 512 * 1024  # peak memory; a process that has needed more ends
 PACKED_IDS, PACKED_CHARACTERS = 64, 4096  # lists and texts of at least this size travel as bytes
 MAX_VALUES = 100_000  # values of a field, and lists and objects of a body; token ids of prompts have other limits
 CHEAP = 16  # integers of a long list that together cost what one other value does
@@ -27,11 +24,10 @@ TOO_MUCH_MEMORY = "parsing the body needs too much memory: send less"
 
 
 class ParseOrder(msgspec.Struct):
-    """The first line that the process reads; the bytes of a body follow."""
+    """How to parse one body."""
 
     module: str  # module of the body's type
     kind: str
-    size: int
     strict: bool
     context_tokens: int
     choices: int
@@ -40,7 +36,7 @@ class ParseOrder(msgspec.Struct):
 
 
 class ParsedBody(msgspec.Struct):
-    """The answer of the process: either the fields, or the error's class, field and message."""
+    """The answer: either the fields, or the error's class, field and message."""
 
     fields: dict[str, Any] = {}
     whole: dict[str, Any] = {}  # fields whose values need no conversion
@@ -50,18 +46,14 @@ class ParsedBody(msgspec.Struct):
     message: str = ""
 
 
-def main(source: BinaryIO, target: BinaryIO) -> None:
+def prepare() -> Callable[[bytes, bytes], bytes]:
     gc.disable()  # a parsed body has no cycles
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    while line := source.readline():
-        order = msgspec.json.decode(line, type=ParseOrder)
-        answer = msgspec.msgpack.encode(answer_to(order, source.read(order.size)))
-        target.write(b"%d\n" % len(answer))
-        target.write(answer)
-        target.flush()
-        del answer
-        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > KEPT_KIB:
-            return
+    return answer
+
+
+def answer(order: bytes, raw: bytes) -> bytes:
+    return msgspec.msgpack.encode(answer_to(msgspec.json.decode(order, type=ParseOrder), raw))
 
 
 def answer_to(order: ParseOrder, raw: bytes) -> ParsedBody:
@@ -136,7 +128,3 @@ def _pack(value: Any) -> Any:
 
 def _is_ids(value: list[Any]) -> bool:
     return len(value) >= PACKED_IDS and all(type(each) is int and -(2**63) <= each < 2**63 for each in value)
-
-
-if __name__ == "__main__":
-    main(sys.stdin.buffer, sys.stdout.buffer)

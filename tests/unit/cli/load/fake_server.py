@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.load.connection import Connect
-from cli.load.http_url import HttpUrl
+from cli.connecting.http_client import Connect
+from cli.connecting.http_url import HttpUrl
 from cli.load.target import LoadTarget
 
 URL = HttpUrl(False, "fake", 80, "/v1")

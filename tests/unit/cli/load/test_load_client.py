@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cli.connecting.http_url import parse_url
 from cli.load.event_stream import EVENT_BYTES, EventParser, EventTooLong
-from cli.load.http_url import parse_url
-from cli.load.plan import LoadError
 from cli.load.record import MeasuredRequest
 from cli.load.target import LoadTarget
+from mesh.config.config_checks import ConfigError
 from tests.sim.loop import run_virtual
 from tests.unit.cli.load.fake_server import (
     DONE,
@@ -217,5 +217,5 @@ def test_urls_are_read(text: str, url: str, authority: str) -> None:
      "http://me:secret@a/v1", "http://a/v 1", "http://a/v1#top"],
 )  # fmt: skip
 def test_other_urls_are_refused(text: str) -> None:
-    with pytest.raises(LoadError, match="--url"):
+    with pytest.raises(ConfigError, match="--url"):
         parse_url(text)

@@ -219,7 +219,7 @@ def test_the_parser_of_large_bodies_refuses_what_is_no_message() -> None:
     from gateway.dialects.openai.parsing import ParseOrder, answer_to
 
     def error(raw: bytes, **fields: Any) -> tuple[str, str | None]:
-        order = ParseOrder("gateway.dialects.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0, 16)
+        order = ParseOrder("gateway.dialects.openai.types", "CompletionRequest", False, 10, 256, 0, 16)
         answer = answer_to(order, raw)
         return answer.error, answer.param
 
@@ -237,9 +237,7 @@ def test_integers_beyond_the_limit_are_counted_as_the_client_sent_them() -> None
     from gateway.dialects.openai.parsing import CHEAP, MAX_VALUES, ParseOrder, answer_to
 
     raw = json.dumps({"prompt": "x", "allowed_token_ids": [7] * 2_000_000}).encode()
-    answer = answer_to(
-        ParseOrder("gateway.dialects.openai.types", "CompletionRequest", len(raw), False, 10, 256, 0, 16), raw
-    )
+    answer = answer_to(ParseOrder("gateway.dialects.openai.types", "CompletionRequest", False, 10, 256, 0, 16), raw)
     assert (answer.error, answer.param) == ("InvalidRequest", "allowed_token_ids")
     assert f"has 2000000 integers; at most {MAX_VALUES * CHEAP} are allowed" in answer.message
 

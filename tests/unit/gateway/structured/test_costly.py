@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import io
+import json
 import signal
 import sys
 import threading
@@ -11,12 +12,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.dialects.openai import large
+from gateway.dialects.openai.large import LARGE_BYTES, BodyParser
+from gateway.dialects.openai.types import CompletionRequest
 from gateway.structured.check import GrammarCheck
-from gateway.structured.compiling import TOO_COSTLY, WHY_NOT, serve, verdict
+from gateway.structured.compiling import TOO_COSTLY, WHY_NOT, prepare, verdict
 from gateway.structured.costly import MOST_WAITING, CostlyGrammars, is_costly
 from gateway.structured.forms import parse_structured_outputs
 from gateway.text.client_template import ClientTemplates
+from mesh.config.door_config import DoorConfig
 from mesh.errors import InvalidRequest, Overloaded, Unavailable
 
 BOMB = ".*" * 40_000  # the cost is the square of the repeats: minutes on any machine
@@ -57,16 +60,17 @@ async def test_a_verdict_is_known_when_the_grammar_comes_again() -> None:
     costly = CostlyGrammars()
     form = parse_structured_outputs({"grammar": LARK}, {})
     assert form is not None and await costly.why_not(form.whole) is None
-    first = costly._running[0]
+    running = costly._helper._running
+    first = running[0]
     first.kill()
     first.wait()
-    assert await costly.why_not(form.whole) is None and costly._running == [first], "nothing was asked"
-    assert await costly.why_not(f"{form.whole} ") is None and costly._running != [first], "a dead process is replaced"
+    assert await costly.why_not(form.whole) is None and running == [first], "nothing was asked"
+    assert await costly.why_not(f"{form.whole} ") is None and running != [first], "a dead process is replaced"
 
 
 async def test_more_than_a_few_that_wait_are_refused_for_a_while() -> None:
     costly, goes_on = CostlyGrammars(), threading.Event()
-    costly._thread.submit(goes_on.wait)
+    costly._helper._thread.submit(goes_on.wait)
     try:
         form = parse_structured_outputs({"grammar": LARK}, {})
         assert form is not None
@@ -83,7 +87,7 @@ async def test_more_than_a_few_that_wait_are_refused_for_a_while() -> None:
 
 async def test_a_client_that_leaves_does_not_leave_its_grammar_to_the_next_one() -> None:
     costly, goes_on = CostlyGrammars(), threading.Event()
-    costly._thread.submit(goes_on.wait)
+    costly._helper._thread.submit(goes_on.wait)
     try:
         left = asyncio.create_task(costly.why_not("one"))
         other = asyncio.create_task(costly.why_not("two"))
@@ -135,27 +139,22 @@ class Scripted:
 
 async def test_a_grammar_is_asked_again_after_the_machine_had_no_time_for_it() -> None:
     costly = CostlyGrammars()
-    costly._running.append(cast(Any, Scripted(b"{}\n", b'{"why_not": null}\n')))
+    costly._helper._running.append(cast(Any, Scripted(b"2\n{}", b'17\n{"why_not": null}')))
     with pytest.raises(Unavailable, match="no time or memory"):
         await costly.why_not("a")
     assert await costly.why_not("a") is None and await costly.why_not("a") is None, "a verdict lasts"
 
 
 async def test_a_machine_without_processes_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Starved(CostlyGrammars):
-        def _process(self) -> Any:
-            raise BlockingIOError(errno.EAGAIN, "no process left")
-
-    with pytest.raises(Unavailable):
-        await Starved().why_not("a")
-
-    def no_fork() -> int:
+    def none_left(*_: Any, **__: Any) -> Any:
         raise BlockingIOError(errno.EAGAIN, "no process left")
 
-    monkeypatch.setattr("os.fork", no_fork)
-    target = io.BytesIO()
-    serve(io.BytesIO(b"1\na2\nab"), target)
-    assert target.getvalue() == b"{}\n{}\n"
+    monkeypatch.setattr("subprocess.Popen", none_left)
+    with pytest.raises(Unavailable):
+        await CostlyGrammars().why_not("a")
+    monkeypatch.setattr("os.fork", none_left)
+    answer = prepare()
+    assert answer(b"a") == answer(b"ab") == b"{}"
 
 
 async def test_files_of_the_working_directory_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +165,11 @@ async def test_files_of_the_working_directory_are_not_run(tmp_path: Path, monkey
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     assert await CostlyGrammars().why_not(LARK) is None
     assert await ClientTemplates().render("{{ a }}", {"a": "b"}, longest=10) == "b"
-    process = large._start()
-    process.communicate(b"")
-    assert process.returncode == 0 and not (tmp_path / "ran").exists()
+    parser = BodyParser(DoorConfig(), lambda: 10)
+    raw = json.dumps({"prompt": "x", "user": " " * LARGE_BYTES}).encode()
+    assert (await parser.parse(raw, CompletionRequest, [])).prompt == "x"
+    await parser.aclose()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_the_reason_says_what_to_do() -> None:
