@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from bench.command import missed
 from bench.spread import Spread
 from cli.arrangements.turn import quantile
 
@@ -131,11 +132,8 @@ def summary(runs: Mapping[str, Sequence[OverloadRun]], limits: GoodputLimits) ->
         "goodput": {times: [each.low, each.median, each.high] for times, each in goodputs.items()},
         "runs": {times: [run.facts(limits) for run in rounds] for times, rounds in runs.items()},
     }
-    return report | {"targets": TARGETS, "passed": not misses(report)}
-
-
-def misses(report: Mapping[str, Any]) -> list[str]:
-    """Names of the targets that were missed."""
-    found = [name for name, most in TARGETS.items() if name != "goodput_share_of_peak" and report[name] > most]
-    shares, least = report["goodput_share_of_peak"], TARGETS["goodput_share_of_peak"]
-    return found + [f"goodput_share_of_peak {times}" for times in OVERLOADS if shares[times] < least]
+    shares = {f"goodput_share_of_peak {times}": report["goodput_share_of_peak"][times] for times in OVERLOADS}
+    least = dict.fromkeys(shares, TARGETS["goodput_share_of_peak"])
+    most = {name: limit for name, limit in TARGETS.items() if name != "goodput_share_of_peak"}
+    lines = missed(report | shares, least=least, most=most)
+    return report | {"targets": TARGETS, "passed": not lines, "missed": lines}

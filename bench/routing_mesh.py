@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
 
-from bench.routing_trace import BLOCK_TOKENS, TraceRow
+from bench.routing_trace import TraceRow
 from bench.routing_world import MODEL, NUMERICS, bench_worker
+from cli.load.plan import BLOCK_TOKENS
 from gateway.routing.costs import Need
 from gateway.routing.registry import Workers
 from gateway.routing.router import route
