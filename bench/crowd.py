@@ -13,9 +13,9 @@ from typing import Any
 
 from bench.command import add_settings, missed, parser_of, run
 from bench.overload_client import OneAnswer, RequestKind, prepare, serve_one
-from bench.overload_figures import Served
+from bench.overload_figures import Served, about
 from cli.arrangements.stream import exchange, post_bytes, request_bytes
-from cli.arrangements.turn import FIRST_ID, LAST_ID, quantile
+from cli.arrangements.turn import FIRST_ID, LAST_ID
 from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.services import parse_settings
 
@@ -57,16 +57,10 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
 
 def report(served: Sequence[Served], statuses: Sequence[int], seconds: float) -> dict[str, Any]:
     """`statuses`: of the batches' answers; 0: a batch was still at work when the time was over."""
-    firsts = sorted(each.first - each.came for each in served if each.done)
-    found: dict[str, Any] = {
-        "requests": len(served),
+    found = about(served) | {
         "answered_share": sum(each.done for each in served) / max(1, len(served)),
-        "refused": sum(each.refused for each in served),
-        "ttft_p50": quantile(firsts, 0.5),
-        "ttft_p99": quantile(firsts, 0.99),
         "batch_statuses": list(statuses),
         "seconds": seconds,
-        "problems": sorted({each.problem for each in served if each.problem})[:5],
     }
     refused = [status for status in statuses if status not in (0, 200)]
     lines = missed(found, least=LEAST, most=MOST) + ([f"batches were answered with {refused}"] if refused else [])

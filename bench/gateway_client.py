@@ -19,7 +19,6 @@ class StreamClient(asyncio.Protocol):
         self.events = 0
         self.asked_seconds = self.first_seconds = self.last_seconds = 0.0
         self.gaps: list[float] | None = None  # seconds between events, once somebody wants them
-        self.lost = False
         self.sample = b""  # the first bytes that came
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -48,9 +47,6 @@ class StreamClient(asyncio.Protocol):
         """Length of the first event that came, without its chunk's frame."""
         body = self.sample[self.sample.index(b"data: ") :]
         return body.index(EVENT) + 2
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
 
 
 def request_bytes(max_tokens: int, port: int, n: int = 1) -> bytes:

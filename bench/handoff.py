@@ -92,20 +92,16 @@ async def tcp(mesh: Mesh, length: int, count: int) -> Spreads:
     """The rate follows the machine: before each run the engine alone shows how fast it produces KV now."""
     say(f"prompts of {length} tokens over TCP at {THROTTLE_FACTOR} times what prefill produces, {count} runs")
     about = await mesh.about(length)
-    last = last_group_bytes(
-        length,
-        chunk_tokens=about.chunk_tokens,
-        page_tokens=about.page_tokens,
-        layers=about.layers,
-        layer_group=about.layer_group,
-        layer_bytes=about.layer_bytes,
+    last, token_bytes = (
+        last_group_bytes(length, **about),
+        about["layers"] * about["layer_bytes"] // about["page_tokens"],
     )
     for _ in range(WARM_RUNS):
         await mesh.send(new_prompt(length))
     rates, sent = list[float](), list[Sent]()
     for _ in range(count):
         single_ms = await mesh.single_ms(new_prompt(length))
-        rates.append(throttle_rate(length, about.token_bytes, single_ms))
+        rates.append(throttle_rate(length, token_bytes, single_ms))
         await mesh.throttle(rates[-1])
         sent.append(await mesh.send(new_prompt(length)))
     exposed_ms = [(await mesh.result(each)).exposed_ms for each in sent]

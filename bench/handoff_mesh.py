@@ -28,22 +28,6 @@ MAX_TOKENS = 2  # one by prefill, one by decode
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Sizes that the prefill worker reports; `layer_group` is that of a prompt's last chunk."""
-
-    layers: int
-    layer_group: int
-    layer_bytes: int
-    page_tokens: int
-    chunk_tokens: int
-    threads: int
-
-    @property
-    def token_bytes(self) -> int:
-        return self.layers * self.layer_bytes // self.page_tokens
-
-
-@dataclass(frozen=True, slots=True)
 class Sent:
     """A run whose spans may not have arrived yet."""
 
@@ -62,8 +46,9 @@ class Mesh:
         self._http_address, self._stub, self._reader, self._writer = http_address, stub, reader, writer
         self._loop = asyncio.get_running_loop()
 
-    async def about(self, prompt_tokens: int) -> About:
-        return About(**json.loads(await self._control("about", prompt_tokens)))
+    async def about(self, prompt_tokens: int) -> dict[str, int]:
+        """Sizes that the prefill worker reports; `layer_group` is that of the prompt's last chunk."""
+        return dict(json.loads(await self._control("about", prompt_tokens)))
 
     async def single_ms(self, tokens: Sequence[int]) -> float:
         """Milliseconds until the first token, in the prefill worker's process but without the mesh."""

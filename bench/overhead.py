@@ -39,23 +39,18 @@ TARGET = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLoad:
+class Amount:
+    """How long is measured, and with which load."""
+
+    starts: int  # so often both meshes are started anew
+    pairs: int  # turns of each mesh that count, for each start
     requests: int  # requests of one turn
     concurrency: int
     max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """How long is measured."""
-
-    starts: int  # so often both meshes are started anew
-    pairs: int  # turns of each mesh that count, for each start
-    load: TurnLoad
-
-
-SERVED = Amount(3, 4, TurnLoad(8, 8, 24))
-BUILT_IN = Amount(8, 15, TurnLoad(32, 16, 64))
+SERVED = Amount(3, 4, 8, 8, 24)
+BUILT_IN = Amount(8, 15, 32, 16, 64)
 
 
 def main() -> None:
@@ -82,13 +77,13 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
 async def measure(amount: Amount, model: dict[str, str]) -> dict[str, Any]:
     speeds = list[tuple[float, float]]()
     for number in range(amount.starts):
-        speeds += await turns(amount.load, pairs=amount.pairs, model=model)
+        speeds += await turns(amount, model)
         ratio = median(observed / blind for observed, blind in speeds)
         say(f"start {number + 1} of {amount.starts}: {ratio:.3f} so far, in {len(speeds)} pairs")
-    return summary(speeds, amount.load)
+    return summary(speeds, amount)
 
 
-async def turns(load: TurnLoad, *, pairs: int, model: dict[str, str]) -> list[tuple[float, float]]:
+async def turns(load: Amount, model: dict[str, str]) -> list[tuple[float, float]]:
     """(observed, blind) tokens per second of neighbouring turns of two meshes that are started for them."""
     address, common, speeds = free_address(), WORKERS | model, list[tuple[float, float]]()
     async with (
@@ -99,13 +94,13 @@ async def turns(load: TurnLoad, *, pairs: int, model: dict[str, str]) -> list[tu
         sides = {"blind": blind.grpc_address, "observed": observed.grpc_address}
         for name in ("observed", "blind"):  # warm-up: caches, speculation's measurements
             await tokens_per_second(sides[name], load)
-        async for found in rounds(sides, lambda name: tokens_per_second(sides[name], load), pairs):
+        async for found in rounds(sides, lambda name: tokens_per_second(sides[name], load), load.pairs):
             speeds.append((found["observed"], found["blind"]))
-            say(f"pair {len(speeds)} of {pairs}: {speeds[-1][0]:.0f} observed, {speeds[-1][1]:.0f} blind tokens/s")
+            say(f"pair {len(speeds)} of {load.pairs}: {speeds[-1][0]:.0f} observed, {speeds[-1][1]:.0f} blind tokens/s")
     return speeds
 
 
-def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, Any]:
+def summary(speeds: Sequence[tuple[float, float]], load: Amount) -> dict[str, Any]:
     """The report from pairs of (observed, blind) tokens per second."""
     ratio = Spread.ratio(*zip(*speeds, strict=True))
     low, high = median_interval([observed / blind for observed, blind in speeds])
@@ -127,7 +122,7 @@ def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, 
     }
 
 
-async def tokens_per_second(address: str, load: TurnLoad) -> float:
+async def tokens_per_second(address: str, load: Amount) -> float:
     """Stream `load.requests` answers, `load.concurrency` at a time."""
     numbers, tokens = iter(range(load.requests)), 0
 

@@ -65,6 +65,18 @@ class Served:
         return self.done and in_time
 
 
+def about(served: Sequence[Served]) -> dict[str, Any]:
+    """What every load has to tell."""
+    firsts = sorted(each.first - each.came for each in served if each.done)
+    return {
+        "requests": len(served),
+        "refused": sum(each.refused for each in served),
+        "ttft_p50": quantile(firsts, 0.5),
+        "ttft_p99": quantile(firsts, 0.99),
+        "problems": sorted({each.problem for each in served if each.problem})[:5],
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class OverloadRun:
     """The requests that clients sent within `seconds`, and what became of them."""
@@ -97,23 +109,16 @@ class OverloadRun:
         return kinds
 
     def facts(self, limits: GoodputLimits) -> dict[str, Any]:
-        firsts = sorted(each.first - each.came for each in self.requests if each.done)
-        problems = sorted({each.problem for each in self.requests if each.problem})
-        return {
-            "requests": len(self.requests),
+        return about(self.requests) | {
             "good": sum(each.good(limits) for each in self.requests),
             "done": sum(each.done for each in self.requests),
-            "refused": sum(each.refused for each in self.requests),
             "late": sum(each.late for each in self.requests),
             "ended_early": sum(each.status == 200 and not each.done for each in self.requests),
             "share_good": {
                 kind: sum(each.good(limits) for each in of) / len(of) for kind, of in sorted(self.by_kind().items())
             },
-            "ttft_p50": quantile(firsts, 0.5),
-            "ttft_p99": quantile(firsts, 0.99),
             "itl_p99": quantile(sorted(each.itl_seconds for each in self.requests if each.done), 0.99),
             "wasted_prefill_share": self.wasted,
-            "problems": problems[:5],
         }
 
 

@@ -7,6 +7,7 @@ docs/bench.md says how a fair peer is started. `--make-model FOLDER` writes a mo
 with random weights, and answers of printable bytes, so that every token is a chunk of text."""
 
 import argparse
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,24 +95,30 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
     if not (options.url and options.model):
         say("bench.peer: --url and --model are needed")
         raise SystemExit(2)
-    load, name, count = PeerLoad(options.shape, options.requests, options.concurrency), options.name, options.rounds
+    load, name = PeerLoad(options.shape, options.requests, options.concurrency), options.name
     settings = {"model": options.model} | parse_settings(options.set)
     async with AsyncExitStack() as stack:
         urls = {name: options.url}
         for mesh_name, workers in MESHES.items():
             gateway = await stack.enter_async_context(own_mesh(settings | workers))
             urls[mesh_name] = f"http://{gateway.http_address}/v1"
-        taken: dict[str, list[dict[str, float]]] = {server: [] for server in urls}
-        for number in range(count):
-            order = list(urls)[number % len(urls) :] + list(urls)[: number % len(urls)]
-            for server in order:
-                taken[server].append(await load.figures(urls[server], seed=number))
-                found = taken[server][-1]
-                say(
-                    f"round {number + 1} of {count}: {server:12} {found['output_tokens_per_second']:7.1f} tokens/s, "
-                    f"TTFT p50 {found['ttft_p50_ms']:.0f} ms, ITL p99 {found['itl_p99_ms']:.0f} ms"
-                )
+        taken = await take_turns(load, urls, options.rounds)
     return summary(taken, name, load)
+
+
+async def take_turns(load: PeerLoad, urls: Mapping[str, str], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Figures of each round by server. Another server begins each round, and each round has prompts of its own."""
+    taken: dict[str, list[dict[str, float]]] = {server: [] for server in urls}
+    for number in range(rounds):
+        order = list(urls)[number % len(urls) :] + list(urls)[: number % len(urls)]
+        for server in order:
+            taken[server].append(await load.figures(urls[server], seed=number))
+            found = taken[server][-1]
+            say(
+                f"round {number + 1} of {rounds}: {server:12} {found['output_tokens_per_second']:7.1f} tokens/s, "
+                f"TTFT p50 {found['ttft_p50_ms']:.0f} ms, ITL p99 {found['itl_p99_ms']:.0f} ms"
+            )
+    return taken
 
 
 def summary(taken: dict[str, list[dict[str, float]]], name: str, load: PeerLoad) -> dict[str, Any]:

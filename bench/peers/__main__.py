@@ -78,7 +78,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
             if precision == "int8":
                 model = in_channels(model, engines.tools / f"{model.name}-w8a8")
             try:
-                add_served(report, precision, await compare_served(engines, model, precision, arguments.turns))
+                add_served(report, precision, await compare_served(engines, model, arguments.turns))
             except (EngineFailed, OSError) as error:
                 report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
     if arguments.picture is not None:

@@ -7,7 +7,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
@@ -58,8 +58,7 @@ class EngineProcess:
 
     async def seconds(self, wanted: Generation) -> float:
         assert self._process is not None and self._process.stdin is not None
-        asked = {"rows": wanted.rows, "prompt": wanted.prompt, "tokens": wanted.tokens}
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.write(json.dumps(asdict(wanted)).encode() + b"\n")
         return float((await self._answer(POINT_SECONDS))["seconds"])  # type: ignore[arg-type]
 
     async def _answer(self, seconds: float) -> dict[str, object]:

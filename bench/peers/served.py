@@ -9,11 +9,9 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
 
 from bench.child import child
-from bench.command import say
-from bench.peer import PeerLoad
+from bench.peer import PeerLoad, take_turns
 from bench.peers.engines import EngineFailed, Engines, last_lines
 from bench.spread import Spread
 from cli.connecting.health import speaks_http
@@ -43,25 +41,18 @@ async def vllm_server(engines: Engines, model: Path) -> AsyncIterator[str]:
             yield f"http://{address}/v1"
 
 
-async def compare_served(
-    engines: Engines, model: Path, precision: str, turns: int
-) -> dict[str, dict[str, list[float]]]:
-    """Figures of each turn by server. Each turn has prompts of its own."""
+async def compare_served(engines: Engines, model: Path, turns: int) -> dict[str, dict[str, list[float]]]:
+    """Figures of each turn by server."""
     load = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None)
-    taken: dict[str, dict[str, list[float]]] = {name: {each: [] for each in FIGURES} for name in ("Baton", "vLLM")}
     async with own_mesh({"model": str(model)}) as gateway, vllm_server(engines, model) as peer:
         urls = {"Baton": f"http://{gateway.http_address}/v1", "vLLM": peer}
-        for name in urls:
-            await load.figures(urls[name], seed=turns)  # warms up
-        for number in range(turns):
-            for name in list(urls) if number % 2 == 0 else reversed(urls):
-                found = await load.figures(urls[name], seed=number)
-                for ours, theirs in FIGURES.items():
-                    taken[name][ours].append(found[theirs])
-    for name, figures in taken.items():
-        told = ", ".join(f"{figure} {median(values):.0f}" for figure, values in figures.items())
-        say(f"{POINT:13} {precision:5} {name:20} {told}")
-    return taken
+        for url in urls.values():
+            await load.figures(url, seed=turns)  # warms up
+        taken = await take_turns(load, urls, turns)
+    return {
+        name: {ours: [each[theirs] for each in found] for ours, theirs in FIGURES.items()}
+        for name, found in taken.items()
+    }
 
 
 def ratios(taken: dict[str, dict[str, list[float]]]) -> dict[str, Spread]:
