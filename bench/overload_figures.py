@@ -66,7 +66,7 @@ class Served:
 
 
 def about(served: Sequence[Served]) -> dict[str, Any]:
-    """What every load has to tell."""
+    """Figures that every load has."""
     firsts = sorted(each.first - each.came for each in served if each.done)
     return {
         "requests": len(served),
