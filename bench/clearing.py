@@ -4,14 +4,15 @@ A prompt is computed, then one token behind it, then the prompt's pages are clea
 pass by pass, in turn, with the product's own pool and runner. Every figure is a median over the passes."""
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from typing import Any
 
-from bench.handoff import make_once, say
+from bench.command import parser_of, run, say
+from bench.models import make_once
 from bench.processor import processor
-from bench.spread import Spread
 from engine.cpu.runner import CpuRunner
 from engine.loading.loaded import load_model
 from engine.step.batch import Remaining, chunks, decode_piece, pages_needed, prompt_piece
@@ -24,20 +25,21 @@ GREEDY, GB = Sampling(), 1e9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.clearing", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("clearing", __doc__)
     parser.add_argument("--model", type=Path, help="model folder (default: random weights of a real shape)")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--page", type=int, default=32, help="tokens of a page")
     parser.add_argument("--passes", type=int, default=7, help="measured passes")
     parser.add_argument("--threads", type=int, default=2, help="threads of the steps; clearing has one")
-    given = parser.parse_args()
+    run(parser, bench)
+
+
+def bench(given: argparse.Namespace) -> dict[str, Any]:
     folder = given.model or make_once(default_cache_folder())
     found = measure(folder, prompt=given.prompt, page_tokens=given.page, passes=given.passes, threads=given.threads)
     for name, value in found.items():
         say(f"{name:28} {value:.6g}")
-    if given.json:
-        print(json.dumps({**found, "processor": processor()}))
+    return found | {"processor": processor()}
 
 
 def measure(folder: Path, *, prompt: int, page_tokens: int, passes: int, threads: int) -> dict[str, float]:
@@ -58,7 +60,7 @@ def measure(folder: Path, *, prompt: int, page_tokens: int, passes: int, threads
             do()
             if number:
                 seconds[name].append(time.perf_counter() - began)
-    medians = {name: Spread.of(values).median for name, values in seconds.items()}
+    medians = {name: median(values) for name, values in seconds.items()}
     runner.close()
     pool.close()
     cleared = len(pages) * model.shape.page_bytes

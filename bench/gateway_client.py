@@ -3,12 +3,11 @@
 They look at bytes only, so that 256 of them cost little beside the server that is measured."""
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
 from typing import cast
 
-END = b"\n\n\r\n"  # bytes that end an event, and the chunk that it is in
+from cli.arrangements.stream import EVENT, post_bytes
 
 
 class StreamClient(asyncio.Protocol):
@@ -20,7 +19,6 @@ class StreamClient(asyncio.Protocol):
         self.events = 0
         self.asked_seconds = self.first_seconds = self.last_seconds = 0.0
         self.gaps: list[float] | None = None  # seconds between events, once somebody wants them
-        self.lost = False
         self.sample = b""  # the first bytes that came
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -32,7 +30,7 @@ class StreamClient(asyncio.Protocol):
         self.transport.write(request)
 
     def data_received(self, data: bytes) -> None:
-        count = data.count(END)
+        count = data.count(EVENT)
         if not count:
             return
         now = self._clock()
@@ -48,17 +46,12 @@ class StreamClient(asyncio.Protocol):
     def sample_bytes(self) -> int:
         """Length of the first event that came, without its chunk's frame."""
         body = self.sample[self.sample.index(b"data: ") :]
-        return body.index(END) + 2
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost = True
+        return body.index(EVENT) + 2
 
 
 def request_bytes(max_tokens: int, port: int, n: int = 1) -> bytes:
     body = {"model": "baton-tiny", "prompt": "Once", "stream": True, "temperature": 0, "max_tokens": max_tokens}
-    content = json.dumps(body | {"ignore_eos": True, "n": n}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+    return post_bytes(port, body | {"ignore_eos": True, "n": n})
 
 
 async def connect(port: int, on_events: Callable[[StreamClient, int], None]) -> StreamClient:

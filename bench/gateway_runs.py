@@ -110,10 +110,7 @@ async def gap_p99(target: GatewayTarget, count: int, rate: float, seconds: float
     unread = [unread_connection(target.port, unread_request(target.port)) for _ in range(stalled)]
     async with Pace(target, rate / count):
         await asyncio.sleep(0.2)
-        for client in clients:
-            client.gaps = []
-        await asyncio.sleep(seconds)
-        gaps = [gap for client in clients for gap in client.gaps or ()]
+        gaps = await _gaps(clients, asyncio.sleep(seconds))
     for connection in unread:
         connection.close()
     await close_streams(target, clients)

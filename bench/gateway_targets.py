@@ -7,10 +7,11 @@ import json
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from bench.child import child
 from bench.gateway_worker import EmittingWorker
 from cli.connecting.health import speaks_http
 from cli.local_mesh.ports import free_address
@@ -64,35 +65,25 @@ async def gateway_target(**settings: str) -> AsyncIterator[GatewayTarget]:
     pairs = {f"gateway.{key}": value for key, value in settings.items()}
     pairs |= {"gateway.grpc_address": grpc, "gateway.http_address": http, "gateway.worker_address": register}
     arguments = [f"{key}={value}" for key, value in pairs.items()]
-    process = await _start("bench.gateway_served", *arguments)
     worker = EmittingWorker()
-    try:
-        while not await speaks_http(http):
-            if process.returncode is not None:
-                raise RuntimeError("the gateway did not start; its log stands above")
-            await asyncio.sleep(0.05)
-        await worker.start(register)
-        yield GatewayTarget(int(http.rpartition(":")[2]), worker, process)
-    finally:
-        await worker.close()
-        await _end(process)
+    async with _module("bench.gateway_served", *arguments) as process:
+        try:
+            while not await speaks_http(http):
+                if process.returncode is not None:
+                    raise RuntimeError("the gateway did not start; its log stands above")
+                await asyncio.sleep(0.05)
+            await worker.start(register)
+            yield GatewayTarget(int(http.rpartition(":")[2]), worker, process)
+        finally:
+            await worker.close()
 
 
 @asynccontextmanager
 async def bare_target(event_bytes: int) -> AsyncIterator[BareTarget]:
-    process = await _start("bench.gateway_bare", str(event_bytes))
-    try:
+    async with _module("bench.gateway_bare", str(event_bytes)) as process:
         assert process.stdout is not None
         yield BareTarget(int(await process.stdout.readline()), process)
-    finally:
-        await _end(process)
 
 
-async def _start(module: str, *arguments: str) -> Process:
-    return await asyncio.create_subprocess_exec(sys.executable, "-m", module, *arguments, stdin=PIPE, stdout=PIPE)
-
-
-async def _end(process: Process) -> None:
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
+def _module(name: str, *arguments: str) -> AbstractAsyncContextManager[Process]:
+    return child(sys.executable, "-m", name, *arguments, stdin=PIPE, stdout=PIPE)

@@ -33,7 +33,6 @@ class OpenRequest:
 class EmittingWorker:
     def __init__(self) -> None:
         self.open: dict[int, OpenRequest] = {}  # requests that get tokens, by id
-        self.opened = 0  # Opens so far
         self._network = GrpcNetwork(setting="worker.address")
         self._incarnation = Random().getrandbits(63)
         self._session: Session | None = None
@@ -52,20 +51,14 @@ class EmittingWorker:
         if self._listening is not None:
             await self._listening.close()
 
-    def step(self) -> int:
-        """One token for every open request; returns how many."""
+    def step(self) -> None:
+        """One token for every open request."""
         requests = list(self.open.values())
         if requests and self._session is not None:
-            positions = [request.position for request in requests]
-            ends = [End.LENGTH if request.position >= request.last else End.NONE for request in requests]
+            positions, ends = zip(*map(self._next, requests), strict=True)
             tokens = [FIRST_WORD + position % WORDS for position in positions]
             tickets = [request.raw for request in requests]
             self._session.send(PackedTokens(tickets, positions, tokens, [-0.5] * len(requests), ends))
-            for request in requests:
-                request.position += 1
-                if request.position > request.last:
-                    self.open.pop(request.ticket.request, None)
-        return len(requests)
 
     async def _accept(self, stream: Stream) -> None:
         assert self._listening is not None
@@ -92,10 +85,11 @@ class EmittingWorker:
 
     def _receive(self, session: Session, message: Message) -> None:
         if isinstance(message, Open):
-            job, self.opened = message.job, self.opened + 1
+            job = message.job
             request = OpenRequest(job.ticket, job.ticket.pack(), job.base, job.sampling.max_tokens - 1)
             self.open[job.ticket.request] = request
-            self._send([self._token(request)])
+            first, end = self._next(request)
+            session.send(Tokens((TokenOf(job.ticket, Token(first, FIRST_WORD + first % WORDS, -0.5, end=end)),)))
         elif isinstance(message, Cancel):
             known = self.open.get(message.request)
             if known is not None and known.ticket.attempt <= message.attempt:
@@ -103,15 +97,10 @@ class EmittingWorker:
         elif isinstance(message, ClockProbe):
             session.send(ClockReading(message.number, asyncio.get_running_loop().time()))
 
-    def _token(self, request: OpenRequest) -> TokenOf:
-        position = request.position
-        request.position += 1
-        end = End.LENGTH if position >= request.last else End.NONE
-        return TokenOf(request.ticket, Token(position, FIRST_WORD + position % WORDS, -0.5, end=end))
-
-    def _send(self, items: list[TokenOf]) -> None:
-        if items and self._session is not None:
-            self._session.send(Tokens(tuple(items)))
-            for item in items:
-                if item.token.end is not End.NONE:
-                    self.open.pop(item.ticket.request, None)
+    def _next(self, request: OpenRequest) -> tuple[int, End]:
+        """The position of the request's next token; the last one closes the request."""
+        position, request.position = request.position, request.position + 1
+        if position < request.last:
+            return position, End.NONE
+        self.open.pop(request.ticket.request, None)
+        return position, End.LENGTH

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,13 @@ from baton.inference.v1 import inference_pb2, inference_pb2_grpc
 from bench.handoff_figures import MeshRun
 from bench.handoff_prefill import LINE_BYTES
 from cli.connecting.health import get_json
-from cli.local_mesh.ports import free_address
-from cli.local_mesh.running import running_mesh
-from cli.local_mesh.services import services_of
+from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.supervisor import OnLine, Service
-from mesh.config.settings import read_settings
 from mesh.telemetry import semconv
 
-START_SECONDS = 300.0  # includes packing the weights of a new model
 TRACE_SECONDS = 10.0
 QUIET_SECONDS = 0.4  # after a run, so that the export of its spans slows no pair down
 MAX_TOKENS = 2  # one by prefill, one by decode
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """Sizes that the prefill worker reports; `layer_group` is that of a prompt's last chunk."""
-
-    layers: int
-    layer_group: int
-    layer_bytes: int
-    page_tokens: int
-    chunk_tokens: int
-    threads: int
-
-    @property
-    def token_bytes(self) -> int:
-        return self.layers * self.layer_bytes // self.page_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +46,9 @@ class Mesh:
         self._http_address, self._stub, self._reader, self._writer = http_address, stub, reader, writer
         self._loop = asyncio.get_running_loop()
 
-    async def about(self, prompt_tokens: int) -> About:
-        return About(**json.loads(await self._control("about", prompt_tokens)))
+    async def about(self, prompt_tokens: int) -> dict[str, int]:
+        """Sizes that the prefill worker reports; `layer_group` is that of the prompt's last chunk."""
+        return dict(json.loads(await self._control("about", prompt_tokens)))
 
     async def single_ms(self, tokens: Sequence[int]) -> float:
         """Milliseconds until the first token, in the prefill worker's process but without the mesh."""
@@ -141,33 +123,29 @@ def measure(spans: dict[str, JsonSpan], first_token_ms: float) -> MeshRun:
 async def running(
     model: Path, cache: Path, *, threads: int, transport: str, bytes_per_second: float | None, on_line: OnLine
 ) -> AsyncIterator[Mesh]:
-    overrides = {
+    settings = {
         "model": str(model),
         "cache_folder": str(cache),
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "worker.threads": str(threads),
         "worker.transports": transport,
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",
     }
-    mesh = read_settings(None, {}, overrides).mesh()
-    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="")
     with tempfile.TemporaryDirectory(prefix="baton-handoff-") as folder:
         control = Path(folder) / "control"
-        prefill = next(at for at, service in enumerate(services) if service.name == "prefill-0")
-        services[prefill] = with_control(services[prefill], control, bytes_per_second)
-        async with running_mesh(mesh, services, on_line, START_SECONDS):
+        changed = partial(with_control, control=control, bytes_per_second=bytes_per_second)
+        async with own_mesh(settings, on_line=on_line, changed=changed) as gateway:
             reader, writer = await asyncio.open_unix_connection(control, limit=LINE_BYTES)
-            async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-                yield Mesh(mesh.gateway.http_address, inference_pb2_grpc.InferenceServiceStub(channel), reader, writer)
+            async with grpc.aio.insecure_channel(gateway.grpc_address) as channel:
+                yield Mesh(gateway.http_address, inference_pb2_grpc.InferenceServiceStub(channel), reader, writer)
             writer.close()
 
 
 def with_control(service: Service, control: Path, bytes_per_second: float | None) -> Service:
-    """Replace `python -m cli serve prefill OPTIONS` by `bench.handoff_prefill` with the same options."""
+    """Replace prefill's `python -m cli serve prefill OPTIONS` by `bench.handoff_prefill` with the same options."""
+    if service.name != "prefill-0":
+        return service
     options = ["--control", str(control)]
     if bytes_per_second is not None:
         options += ["--bytes-per-second", str(bytes_per_second)]

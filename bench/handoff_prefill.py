@@ -12,6 +12,7 @@ from pathlib import Path
 from cli.local_mesh.loop import PreciseLoop
 from cli.local_mesh.orphan import die_with
 from cli.local_mesh.services import parse_settings
+from cli.local_mesh.signs_of_life import signs_given
 from engine.cpu.runner import CpuRunner
 from engine.step.batch import Remaining, chunks, pages_needed, prompt_piece
 from engine.step.plan import Plan
@@ -43,7 +44,6 @@ class EngineAlone:
             "layer_bytes": runner.layer_bytes,
             "page_tokens": config.page_tokens,
             "chunk_tokens": config.chunk_tokens,
-            "threads": config.thread_count,
         }
 
     def throttle(self, bytes_per_second: float) -> float:
@@ -100,12 +100,13 @@ def main() -> None:
     parser.add_argument("--control", type=Path, required=True)
     parser.add_argument("--bytes-per-second", type=float)
     parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--alive", type=int, help="descriptor of the pipe for signs of life")
     parser.add_argument("--set", action="append", default=[])
     arguments = parser.parse_args()
     die_with(arguments.parent)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     config = read_settings(None, {}, parse_settings(arguments.set)).prefill()
-    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
+    with asyncio.Runner(loop_factory=PreciseLoop) as runner, signs_given(arguments.alive, runner.get_loop()):
         runner.run(serve(config, arguments.control, arguments.bytes_per_second))
 
 

@@ -12,10 +12,9 @@ most. Speculation is off: it decides by measured times, and two meshes would com
 
 import argparse
 import asyncio
-import json
+import signal
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -23,9 +22,12 @@ from typing import Any
 
 from baton.client import Client
 from baton.inference.v1 import inference_pb2 as pb
-from bench.handoff import SHAPE, make_once, say
+from bench.child import child
+from bench.command import missed, parser_of, run, say
+from bench.models import SHAPE, make_once
 from bench.processor import processor
 from bench.spread import Spread, median_interval
+from bench.turns import rounds
 from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.ports import free_address
 from mesh.config.common_config import default_cache_folder
@@ -37,76 +39,70 @@ TARGET = 0.98
 
 
 @dataclass(frozen=True, slots=True)
-class TurnLoad:
+class Amount:
+    """How long is measured, and with which load."""
+
+    starts: int  # so often both meshes are started anew
+    pairs: int  # turns of each mesh that count, for each start
     requests: int  # requests of one turn
     concurrency: int
     max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """How long is measured."""
-
-    starts: int  # so often both meshes are started anew
-    pairs: int  # turns of each mesh that count, for each start
-    load: TurnLoad
-
-
-SERVED = Amount(3, 4, TurnLoad(8, 8, 24))
-BUILT_IN = Amount(8, 15, TurnLoad(32, 16, 64))
+SERVED = Amount(3, 4, 8, 8, 24)
+BUILT_IN = Amount(8, 15, 32, 16, 64)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.overhead", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("overhead", __doc__)
     parser.add_argument(
         "--starts", type=int, default=0, help=f"of both meshes; by default {SERVED.starts}, then {BUILT_IN.starts}"
     )
     parser.add_argument(
         "--pairs", type=int, default=0, help=f"for each start; by default {SERVED.pairs}, then {BUILT_IN.pairs}"
     )
-    arguments = parser.parse_args()
+    run(parser, bench)
+
+
+async def bench(options: argparse.Namespace) -> dict[str, Any]:
     served, built_in = (
-        replace(amount, starts=arguments.starts or amount.starts, pairs=arguments.pairs or amount.pairs)
+        replace(amount, starts=options.starts or amount.starts, pairs=options.pairs or amount.pairs)
         for amount in (SERVED, BUILT_IN)
     )
-    folder = make_once(default_cache_folder())
-    report = asyncio.run(bench(served, model=str(folder)))
-    report |= {"model": SHAPE, "worst_case": asyncio.run(bench(built_in, model=""))}
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(0 if report["tokens_per_second_ratio"] >= TARGET else 1)
+    report = await measure(served, {"model": str(make_once(default_cache_folder()))})
+    report |= {"model": SHAPE, "worst_case": await measure(built_in, {})}
+    return report | {"missed": missed(report, least={"tokens_per_second_ratio": TARGET})}
 
 
-async def bench(amount: Amount, *, model: str) -> dict[str, Any]:
+async def measure(amount: Amount, model: dict[str, str]) -> dict[str, Any]:
     speeds = list[tuple[float, float]]()
     for number in range(amount.starts):
-        speeds += await turns(amount.load, pairs=amount.pairs, model=model)
+        speeds += await turns(amount, model)
         ratio = median(observed / blind for observed, blind in speeds)
         say(f"start {number + 1} of {amount.starts}: {ratio:.3f} so far, in {len(speeds)} pairs")
-    return summary(speeds, amount.load)
+    return summary(speeds, amount)
 
 
-async def turns(load: TurnLoad, *, pairs: int, model: str) -> list[tuple[float, float]]:
+async def turns(load: Amount, model: dict[str, str]) -> list[tuple[float, float]]:
     """(observed, blind) tokens per second of neighbouring turns of two meshes that are started for them."""
-    async with AsyncExitStack() as stack:
-        sink = await stack.enter_async_context(span_sink())
-        observed = await mesh(stack, OBSERVED, model=model, otlp_endpoint=sink)
-        blind = await mesh(stack, BLIND, model=model, otlp_endpoint="")
-        for address in (observed, blind):  # warm-up: caches, speculation's measurements
-            await tokens_per_second(address, load)
-        speeds: list[tuple[float, float]] = []
-        for number in range(pairs):
-            first, second = (observed, blind) if number % 2 else (blind, observed)
-            one, two = await tokens_per_second(first, load), await tokens_per_second(second, load)
-            speeds.append((one, two) if number % 2 else (two, one))
-            say(f"pair {number + 1} of {pairs}: {speeds[-1][0]:.0f} observed, {speeds[-1][1]:.0f} blind tokens/s")
+    address, common, speeds = free_address(), WORKERS | model, list[tuple[float, float]]()
+    async with (
+        child(sys.executable, "-m", "bench.span_sink", address, ends_by=signal.SIGTERM),
+        own_mesh(OBSERVED | common, otlp_endpoint=f"http://{address}") as observed,
+        own_mesh(BLIND | common) as blind,
+    ):
+        sides = {"blind": blind.grpc_address, "observed": observed.grpc_address}
+        for name in ("observed", "blind"):  # warm-up: caches, speculation's measurements
+            await tokens_per_second(sides[name], load)
+        async for found in rounds(sides, lambda name: tokens_per_second(sides[name], load), load.pairs):
+            speeds.append((found["observed"], found["blind"]))
+            say(f"pair {len(speeds)} of {load.pairs}: {speeds[-1][0]:.0f} observed, {speeds[-1][1]:.0f} blind tokens/s")
     return speeds
 
 
-def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, Any]:
+def summary(speeds: Sequence[tuple[float, float]], load: Amount) -> dict[str, Any]:
     """The report from pairs of (observed, blind) tokens per second."""
-    ratio = Spread.of([observed / blind for observed, blind in speeds])
+    ratio = Spread.ratio(*zip(*speeds, strict=True))
     low, high = median_interval([observed / blind for observed, blind in speeds])
     say(f"{processor()}: observed over blind {ratio}, 95% sure within {low:.3f} to {high:.3f}")
     return {
@@ -126,14 +122,7 @@ def summary(speeds: Sequence[tuple[float, float]], load: TurnLoad) -> dict[str, 
     }
 
 
-async def mesh(stack: AsyncExitStack, settings: dict[str, str], *, model: str, otlp_endpoint: str) -> str:
-    """Start a mesh of one prefill and one decode worker; returns its gRPC address."""
-    settings = settings | WORKERS | ({"model": model} if model else {})
-    gateway = await stack.enter_async_context(own_mesh(settings, otlp_endpoint=otlp_endpoint))
-    return gateway.grpc_address
-
-
-async def tokens_per_second(address: str, load: TurnLoad) -> float:
+async def tokens_per_second(address: str, load: Amount) -> float:
     """Stream `load.requests` answers, `load.concurrency` at a time."""
     numbers, tokens = iter(range(load.requests)), 0
 
@@ -159,18 +148,6 @@ def request(number: int, max_tokens: int) -> pb.GenerateRequest:
     message.stop.min_tokens = max_tokens
     message.sampling.temperature = 0.0
     return message
-
-
-@asynccontextmanager
-async def span_sink() -> AsyncIterator[str]:
-    """A process that accepts OTLP spans and drops them; yields its endpoint."""
-    address = free_address()
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "bench.span_sink", address)
-    try:
-        yield f"http://{address}"
-    finally:
-        process.terminate()
-        await process.wait()
 
 
 if __name__ == "__main__":

@@ -10,26 +10,21 @@ comes to a mesh that has just been overloaded. Status 1 when a target is missed.
 
 import argparse
 import asyncio
-import json
 import re
-import sys
-from contextlib import AsyncExitStack
 from random import Random
 from typing import Any
 from urllib.request import urlopen
 
-from rich.console import Console
-from rich.progress import Progress
-
+from bench.command import add_settings, parser_of, run, say
 from bench.overload_client import KINDS, PreparedRequest, prepare, serve_one
-from bench.overload_figures import GoodputLimits, OverloadRun, Served, misses, summary
-from cli.arrangements.turn import quantile
+from bench.overload_figures import GoodputLimits, OverloadRun, Served, summary
+from bench.turns import rounds
+from cli.arrangements.turn import FIRST_ID, LAST_ID, quantile
 from cli.local_mesh.own_mesh import own_mesh
-from cli.local_mesh.services import arranged
+from cli.local_mesh.services import arranged, parse_settings
 from mesh.config.settings import read_settings
 
 LOADS = ("0.8", "1", "3", "10")  # multiples of the capacity
-FIRST_ID, LAST_ID = 32, 126  # token ids of prompts: printable bytes in the built-in model
 # Tokens of prompts that workers have computed: what their steps computed and emitted, without what was emitted.
 STEPS = re.compile(r'^baton_step_(?:rows_sum\{[^}]*tier="prefill"|tokens_sum\{[^}]*tier="decode")[^}]*\} (\S+)', re.M)
 EMITTED = re.compile(r"^baton_generation_tokens_total(?:\{[^}]*\})? (\S+)", re.M)
@@ -38,6 +33,10 @@ MEASURED_SECONDS = 1.5  # workers push what they measured once a second
 ITL_TIMES = 2.0  # the limit between tokens over the 99th percentile at capacity
 AT_ONCE_SECONDS = 0.02
 AGAIN_SECONDS = 0.2  # after which a refused client of the closed loop asks again
+
+
+class NoCapacity(Exception):
+    """The mesh serves nothing."""
 
 
 class OverloadClients:
@@ -99,41 +98,35 @@ class OverloadClients:
 
 
 async def bench(options: argparse.Namespace) -> dict[str, Any]:
-    settings = dict(each.split("=", 1) for each in options.set)
+    settings = parse_settings(options.set)
     read = read_settings(None, {}, settings).mesh()
     ttft, places = options.ttft or TTFT_TIMES * read.gateway.queue_seconds, read.decode.max_batch
-    async with AsyncExitStack() as stack:
-        progress = stack.enter_context(Progress(console=Console(stderr=True)))
-        bar = progress.add_task("the mesh starts", total=2 + options.rounds * len(LOADS) + 1)
-        gateway = await stack.enter_async_context(own_mesh(settings))
+    async with own_mesh(settings) as gateway:
         load = OverloadClients(gateway.http_address, options.seed)
         await load.closed(4, options.seconds / 4)  # warm-up
-        progress.update(bar, advance=1, description="capacity")
         full = await load.closed(places + 4, options.seconds, warm_seconds=options.seconds)
         capacity = len(full.requests) / options.seconds
         if not capacity:
-            raise SystemExit("bench.overload: no request was served while the capacity was measured")
+            raise NoCapacity("no request was served while the capacity was measured")
         itl = quantile(sorted(each.itl_seconds for each in full.requests), 0.99) * ITL_TIMES
         load.limits = limits = GoodputLimits(ttft, itl)
-        runs = dict[str, list[OverloadRun]]({times: [] for times in LOADS})
-        progress.update(bar, advance=1)
-        for number in range(options.rounds):
-            for times in LOADS if number % 2 == 0 else reversed(LOADS):
-                progress.update(bar, description=f"round {number + 1}: {times} times {capacity:.1f} requests/s")
-                runs[times].append(await load.open(float(times) * capacity, options.seconds))
-                progress.update(bar, advance=1)
-        progress.update(bar, description="after an overload")
+
+        async def measure(times: str) -> OverloadRun:
+            say(f"{times} times {capacity:.1f} requests/s")
+            return await load.open(float(times) * capacity, options.seconds)
+
+        found = [each async for each in rounds(LOADS, measure, options.rounds)]
+        say("after an overload")
         afterwards = [await _afterwards(load, capacity, options.seconds / 2) for _ in range(options.rounds)]
-        progress.update(bar, advance=1)
-    report = summary(runs, limits)
-    facts = {
+    return summary({times: [each[times] for each in found] for times in LOADS}, limits) | {
         "settings": settings,
         "default": arranged(read),
         "capacity": capacity,
         "ttft_limit": limits.ttft_seconds,
         "itl_limit": limits.itl_seconds,
+        "first_token_afterwards": afterwards,
+        "rounds": options.rounds,
     }
-    return {**report, **facts, "first_token_afterwards": afterwards, "rounds": options.rounds}
 
 
 async def _afterwards(load: OverloadClients, capacity: float, seconds: float) -> float:
@@ -147,26 +140,13 @@ async def _afterwards(load: OverloadClients, capacity: float, seconds: float) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.overload", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("overload", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="runs of each load; figures are medians over them")
     parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
     parser.add_argument("--ttft", type=float, help="limit for the first token in seconds; else 1.5 times queue_seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of the mesh; gateway.queue_seconds=0 shows a mesh without admission control",
-    )
-    options = parser.parse_args()
-    report = asyncio.run(bench(options))
-    for name in misses(report):
-        print(f"missed: {name}", file=sys.stderr)
-    if options.json:
-        print(json.dumps(report))
-    sys.exit(0 if report["passed"] else 1)
+    add_settings(parser, "a setting of the mesh; gateway.queue_seconds=0 shows a mesh without admission control")
+    run(parser, bench, NoCapacity)
 
 
 if __name__ == "__main__":

@@ -7,26 +7,26 @@ docs/bench.md says how a fair peer is started. `--make-model FOLDER` writes a mo
 with random weights, and answers of printable bytes, so that every token is a chunk of text."""
 
 import argparse
-import asyncio
-import json
-import sys
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.handoff import say
+from bench.command import add_settings, parser_of, run, say
+from bench.models import BYTES
 from bench.processor import processor
 from bench.spread import Spread
+from cli.connecting.http_url import parse_url
 from cli.load.estimate import ServiceSpeeds
 from cli.load.form import Endpoint
-from cli.load.http_url import parse_url
 from cli.load.measure import LoadOrder, measure
 from cli.load.options import LoadOptions
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
 from cli.local_mesh.own_mesh import own_mesh
+from cli.local_mesh.services import parse_settings
 from engine.builtin import make_shape
 
 MESHES = {
@@ -35,6 +35,10 @@ MESHES = {
 }
 HIGHER_IS_BETTER = {"output_tokens_per_second": True, "ttft_p50_ms": False, "ttft_p99_ms": False, "itl_p99_ms": False}
 SKIPPED_MEASUREMENT = ServiceSpeeds(1000.0, 0.01)  # for an estimate that this program does not print
+
+
+class NothingToCompare(Exception):
+    """A server that is missing, or answers that have no figures."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ class PeerLoad:
             raise SystemExit("interrupted")
         found = result.report.summary
         if found.failed or found.ttft is None or found.itl is None or found.output_tokens_per_second is None:
-            raise SystemExit(f"{url}: nothing to compare: {found}, {result.report.examples}")
+            raise NothingToCompare(f"{url}: nothing to compare: {found}, {result.report.examples}")
         return {
             "output_tokens_per_second": found.output_tokens_per_second,
             "ttft_p50_ms": found.ttft.p50 * 1000,
@@ -71,7 +75,7 @@ class PeerLoad:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.peer", description=__doc__)
+    parser = parser_of("peer", __doc__)
     parser.add_argument("--url", help="base URL of the peer's OpenAI API")
     parser.add_argument("--name", default="peer", help="what the report calls the peer")
     parser.add_argument("--model", help="Hugging Face folder that the peer serves, too")
@@ -80,39 +84,41 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=48, help="requests of one turn")
     parser.add_argument("--concurrency", type=int, default=None, help="the shape's own unless given")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each server")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="setting of both meshes")
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    arguments = parser.parse_args()
-    if arguments.make_model is not None:
-        print(make_shape(arguments.make_model, shape="qwen2.5-0.5b-bytes"))
-        sys.exit(0)
-    if not (arguments.url and arguments.model):
-        parser.error("--url and --model are needed")
-    load = PeerLoad(arguments.shape, arguments.requests, arguments.concurrency)
-    settings = {"model": arguments.model} | dict(one.split("=", 1) for one in arguments.set)
-    report = asyncio.run(bench(load, arguments.url, arguments.name, settings, rounds=arguments.rounds))
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(0)
+    add_settings(parser, "setting of both meshes")
+    run(parser, bench, NothingToCompare)
 
 
-async def bench(load: PeerLoad, url: str, name: str, settings: dict[str, str], *, rounds: int) -> dict[str, Any]:
+async def bench(options: argparse.Namespace) -> dict[str, Any]:
+    if options.make_model is not None:
+        print(make_shape(options.make_model, shape=BYTES))
+        raise SystemExit(0)
+    if not (options.url and options.model):
+        say("bench.peer: --url and --model are needed")
+        raise SystemExit(2)
+    load, name = PeerLoad(options.shape, options.requests, options.concurrency), options.name
+    settings = {"model": options.model} | parse_settings(options.set)
     async with AsyncExitStack() as stack:
-        urls = {name: url}
+        urls = {name: options.url}
         for mesh_name, workers in MESHES.items():
             gateway = await stack.enter_async_context(own_mesh(settings | workers))
             urls[mesh_name] = f"http://{gateway.http_address}/v1"
-        taken: dict[str, list[dict[str, float]]] = {server: [] for server in urls}
-        for number in range(rounds):
-            order = list(urls)[number % len(urls) :] + list(urls)[: number % len(urls)]
-            for server in order:
-                taken[server].append(await load.figures(urls[server], seed=number))
-                found = taken[server][-1]
-                say(
-                    f"round {number + 1} of {rounds}: {server:12} {found['output_tokens_per_second']:7.1f} tokens/s, "
-                    f"TTFT p50 {found['ttft_p50_ms']:.0f} ms, ITL p99 {found['itl_p99_ms']:.0f} ms"
-                )
+        taken = await take_turns(load, urls, options.rounds)
     return summary(taken, name, load)
+
+
+async def take_turns(load: PeerLoad, urls: Mapping[str, str], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Figures of each round by server. Another server begins each round, and each round has prompts of its own."""
+    taken: dict[str, list[dict[str, float]]] = {server: [] for server in urls}
+    for number in range(rounds):
+        order = list(urls)[number % len(urls) :] + list(urls)[: number % len(urls)]
+        for server in order:
+            taken[server].append(await load.figures(urls[server], seed=number))
+            found = taken[server][-1]
+            say(
+                f"round {number + 1} of {rounds}: {server:12} {found['output_tokens_per_second']:7.1f} tokens/s, "
+                f"TTFT p50 {found['ttft_p50_ms']:.0f} ms, ITL p99 {found['itl_p99_ms']:.0f} ms"
+            )
+    return taken
 
 
 def summary(taken: dict[str, list[dict[str, float]]], name: str, load: PeerLoad) -> dict[str, Any]:
@@ -121,9 +127,7 @@ def summary(taken: dict[str, list[dict[str, float]]], name: str, load: PeerLoad)
     for server in MESHES:
         ratios[server] = {}
         for figure, higher in HIGHER_IS_BETTER.items():
-            spread = Spread.of(
-                [ours[figure] / its[figure] for ours, its in zip(taken[server], taken[name], strict=True)]
-            )
+            spread = Spread.ratio([ours[figure] for ours in taken[server]], [its[figure] for its in taken[name]])
             ratios[server][figure] = {"median": spread.median, "lowest": spread.low, "highest": spread.high}
             say(f"{server} / {name}, {figure} ({'higher' if higher else 'lower'} is better): {spread}")
     return {

@@ -8,11 +8,13 @@ import asyncio
 import hashlib
 import os
 import subprocess
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from baton_kernels import build
+from bench.child import child
 from kvtransfer.portion_reader import MOST_TCP_FRAMES
 from kvtransfer.tcp import TcpOptions
 from kvtransfer.tcp_writer import LOOPBACK_SEND_BUFFER_BYTES
@@ -30,7 +32,7 @@ class RawTcpFailed(Exception):
 class RawTcp:
     """The loop for spans of one size."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Process) -> None:
         assert process.stdin is not None and process.stdout is not None
         self._orders, self._answers = process.stdin, process.stdout
 
@@ -53,19 +55,12 @@ async def raw_tcp(span_bytes: int, targets: Sequence[int]) -> AsyncIterator[RawT
     has moved them once, and compared them."""
     connections, batch = TcpOptions().connections, MOST_TCP_FRAMES
     options = (span_bytes, 2 * len(targets), connections, LOOPBACK_SEND_BUFFER_BYTES, batch)
-    process = await asyncio.create_subprocess_exec(
-        str(compiled()), *map(str, options), stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    try:
+    async with child(str(compiled()), *map(str, options), stdin=PIPE, stdout=PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(" ".join(map(str, (len(targets), *targets))).encode() + b"\n")
         loop = RawTcp(process)
         await loop.answer()
         yield loop
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 def compiled() -> Path:

@@ -5,8 +5,6 @@ A model of Qwen2.5-0.5B's shape with random weights in bf16; torch's own bf16 li
 target is missed or an operation ran a reference body. Ends with the command for the other kind of processor."""
 
 import argparse
-import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -15,7 +13,8 @@ from typing import Any
 
 import baton_kernels
 from baton_kernels import layer
-from bench.handoff import make_once, say
+from bench.command import parser_of, run, say
+from bench.models import make_once
 from bench.processor import processor
 from bench.roofline_limits import MachineLimits, Meter, NotQuiet, slow_bodies
 from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
@@ -33,8 +32,7 @@ PYTHON_SHARE = 0.05
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.roofline", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("roofline", __doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--product-path", default="auto", help="auto, amx or pairs")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=("bf16",), help="of the weights")
@@ -44,16 +42,7 @@ def main() -> None:
     parser.add_argument("--no-kernels", action="store_true", help="only whole steps and torch")
     parser.add_argument("--no-torch", action="store_true")
     parser.add_argument("--cache", type=Path, default=None, help="folder of the random model")
-    arguments = parser.parse_args()
-    try:
-        report = bench(arguments)
-    except NotQuiet as error:
-        sys.exit(f"bench.roofline: {error}")
-    for line in report["missed"]:
-        say(f"MISSED: {line}")
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(1 if report["missed"] else 0)
+    run(parser, bench, NotQuiet)
 
 
 def bench(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -8,29 +8,26 @@ report. Worth: the same requests go through a simulated mesh twice, once over th
 missed."""
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
+from statistics import median
 from time import perf_counter
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
+from bench.command import missed, parser_of, run, say
 from bench.routing_mesh import SimulatedRouting, in_turn, routed
 from bench.routing_trace import TraceRow, conversations, read_trace
 from bench.routing_world import RoutingWorld
-from bench.spread import Spread
+from bench.spread import Spread, medians, ranges
 from cli.arrangements.turn import quantile
+from cli.load.plan import LoadError
 
 TARGETS = {"decision_us_p99": 100.0, "ttft_ratio_to_round_robin": 0.8}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.routing", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("routing", __doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--decisions", type=int, default=1000, help="of one round")
     parser.add_argument("--workers", type=int, default=1000, help="half of them prefill")
@@ -41,47 +38,33 @@ def main() -> None:
         "--load", type=float, default=0.7, help="prompt tokens that come, as a share of what prefill computes"
     )
     parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
-    report = bench(options)
-    for name in misses(report):
-        print(f"missed: {name}", file=sys.stderr)
-    if options.json:
-        print(json.dumps(report))
-    sys.exit(1 if misses(report) else 0)
+    run(parser, bench, LoadError)
 
 
 def bench(options: argparse.Namespace) -> dict[str, Any]:
-    decisions, ratios, means = list[list[float]](), list[float](), list[dict[str, float]]()
+    decisions, means = list[list[float]](), list[dict[str, float]]()
     rounds = requests_of(options)
-    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:  # its thread would delay decisions
-        bar = progress.add_task("workers and their blocks", total=2 * options.rounds + 1)
-        world = RoutingWorld(options.workers, options.blocks, Random(options.seed))
-        progress.update(bar, advance=1, refresh=True)
-        for _ in range(options.rounds):
-            decisions.append(sorted(decide(world) for _ in range(options.decisions)))
-            text = f"a decision takes {quantile(decisions[-1], 0.5):.0f} µs"
-            progress.update(bar, advance=1, description=text, refresh=True)
-        for requests in rounds:
-            mean = {
-                "router": mean_ttft(SimulatedRouting(requests, routed, options.load)),
-                "round_robin": mean_ttft(SimulatedRouting(requests, in_turn(), options.load)),
-            }
-            means.append(mean)
-            ratios.append(mean["router"] / mean["round_robin"])
-            text = f"first token after {ratios[-1]:.2f} of round robin's time"
-            progress.update(bar, advance=1, description=text, refresh=True)
-    p50, p99 = (Spread.of([quantile(each, share) for each in decisions]) for share in (0.5, 0.99))
-    ratio = Spread.of(ratios)
-    return {
-        "decision_us_p99": p99.median,
-        "ttft_ratio_to_round_robin": ratio.median,
-        "decision_us_p50": p50.median,
-        "spread": {"decision_us_p99": [p99.low, p99.high], "ttft_ratio_to_round_robin": [ratio.low, ratio.high]},
+    world = RoutingWorld(options.workers, options.blocks, Random(options.seed))
+    for _ in range(options.rounds):
+        decisions.append(sorted(decide(world) for _ in range(options.decisions)))
+        say(f"a decision takes {quantile(decisions[-1], 0.5):.0f} µs")
+    for requests in rounds:
+        router, turns = (mean_ttft(SimulatedRouting(requests, way, options.load)) for way in (routed, in_turn()))
+        means.append({"router": router, "round_robin": turns})
+        say(f"first token after {router / turns:.2f} of round robin's time")
+    spreads = {
+        "decision_us_p99": Spread.of([quantile(each, 0.99) for each in decisions]),
+        "ttft_ratio_to_round_robin": Spread.of([each["router"] / each["round_robin"] for each in means]),
+    }
+    return medians(spreads) | {
+        "decision_us_p50": median(quantile(each, 0.5) for each in decisions),
+        "spread": ranges(spreads),
         "mean_ttft_seconds": means,
         "workers": options.workers,
         "blocks": len(world.table.index),
         "trace": options.trace.name if options.trace else "made up",
         "targets": TARGETS,
+        "missed": missed(medians(spreads), most=TARGETS),
     }
 
 
@@ -105,10 +88,6 @@ def requests_of(options: argparse.Namespace) -> Sequence[Sequence[TraceRow]]:
 def mean_ttft(simulation: SimulatedRouting) -> float:
     firsts = simulation.run()
     return sum(firsts) / len(firsts)
-
-
-def misses(report: dict[str, Any]) -> list[str]:
-    return [name for name, most in TARGETS.items() if report[name] > most]
 
 
 if __name__ == "__main__":

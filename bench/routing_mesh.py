@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count, cycle
 
-from bench.routing_trace import BLOCK_TOKENS, TraceRow
-from bench.routing_world import MODEL, NUMERICS, bench_worker
-from gateway.routing.costs import Need
+from bench.routing_trace import TraceRow
+from bench.routing_world import MODEL, NUMERICS, bench_worker, best_route
+from cli.load.plan import BLOCK_TOKENS
 from gateway.routing.registry import Workers
-from gateway.routing.router import route
 from gateway.workers.attached import AttachedWorker
 from mesh.messages.jobs import Tier
 from mesh.messages.reports import Load, PrefixChange
@@ -77,9 +76,7 @@ Chooser = Callable[[Workers, TraceRow], Chosen]
 
 def routed(workers: Workers, request: TraceRow) -> Chosen:
     """The product's router."""
-    table, hashes = workers.table(MODEL), {(NUMERICS, BLOCK_TOKENS): list(request.blocks)}
-    chosen = route(Need(request.tokens, cached=table.leading((), b"", hashes)), table)
-    assert chosen is not None
+    chosen = best_route(workers.table(MODEL), request.tokens, {(NUMERICS, BLOCK_TOKENS): list(request.blocks)})
     return chosen.decode, chosen.prefill
 
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 from gateway.routing.costs import Need
 from gateway.routing.registry import Workers
 from gateway.routing.router import Route, route
+from gateway.routing.worker_table import WorkerTable
 from gateway.workers.attached import AttachedWorker
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import Tier
@@ -74,9 +75,7 @@ class RoutingWorld:
         return (len(hashes) + more) * PAGE_TOKENS, {(NUMERICS, PAGE_TOKENS): hashes}
 
     def decide(self, tokens: int, hashes: Hashes) -> Route:
-        chosen = route(Need(tokens, cached=self.table.leading((), b"", hashes)), self.table)
-        assert chosen is not None
-        return chosen
+        return best_route(self.table, tokens, hashes)
 
     def sends(self, chosen: Route, tokens: int) -> None:
         """The request is counted where it goes, and some workers report."""
@@ -85,6 +84,13 @@ class RoutingWorld:
             chosen.prefill.count(tokens)
         for worker in self._random.sample(self._workers, min(REPORTS, len(self._workers))):
             worker.report(self._load(worker.tier))
+
+
+def best_route(table: WorkerTable, tokens: int, hashes: Hashes) -> Route:
+    """The product's choice for a prompt with these blocks."""
+    chosen = route(Need(tokens, cached=table.leading((), b"", hashes)), table)
+    assert chosen is not None
+    return chosen
 
 
 def bench_worker(

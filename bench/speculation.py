@@ -7,22 +7,20 @@ often as (a)'s draft was. (c) Both with 32 requests at once, where drafting shou
 counts. Status 1 when a target is missed."""
 
 import argparse
-import asyncio
-import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import engine.builtin
-from bench.handoff import make_once, say
+from bench.command import parser_of, run, say
+from bench.models import VOCAB, make_once, make_tenth
 from bench.processor import processor
 from bench.speculation_figures import Point, Run, acceptance, chance, misses, scripted
 from bench.speculation_runs import Bed, Fixed, Pacing, ScriptedRequest
+from bench.turns import rounds
 from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import PRIORS, DraftSource
-from engine.builtin import tiny
 from engine.loading.loaded import load_model
 from gateway.prompts.assets import load_assets
 from mesh.config.common_config import default_cache_folder
@@ -43,21 +41,16 @@ QUESTIONS = (
 )
 SAMPLINGS = (Sampling(), Sampling(temperature=0.8, seed=7))
 POINTS = ("builtin", "scripted", "batch")
-TENTH: dict[str, Any] = {
-    "hidden": 256,
-    "layers": 14,
-    "heads": 4,
-    "kv_heads": 2,
-    "head_dim": 64,
-    "ffn": 704,
-}  # 49 M parameters
 
-Decode = Callable[[Sequence[ScriptedRequest], Pacing], Any]
+Decode = Callable[[Sequence[ScriptedRequest], Pacing], Awaitable[Run]]
+
+
+class NoModel(Exception):
+    """A folder that an option names holds no model."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.speculation", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("speculation", __doc__)
     parser.add_argument("--model", type=Path, default=PAIR / "model", help="folder of (a)'s model")
     parser.add_argument("--draft", type=Path, default=PAIR / "draft", help="folder of its draft")
     parser.add_argument("--points", nargs="+", choices=POINTS, default=POINTS)
@@ -66,19 +59,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--acceptance", type=float, help="chance that a scripted draft is right; default: (a)'s")
     parser.add_argument("--cache", type=Path, default=None, help="folder of packed weights and of the random models")
-    arguments = parser.parse_args()
-    for name in ("model", "draft"):
-        if not (getattr(arguments, name) / "config.json").is_file():
-            sys.exit(f"bench.speculation: --{name}: {getattr(arguments, name)} is no model folder")
-    report = asyncio.run(bench(arguments))
-    for line in report["missed"]:
-        say(f"MISSED: {line}")
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(1 if report["missed"] else 0)
+    run(parser, bench, NoModel)
 
 
 async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    for name in ("model", "draft"):
+        if not (getattr(arguments, name) / "config.json").is_file():
+            raise NoModel(f"--{name}: {getattr(arguments, name)} is no model folder")
     say(f"{processor()}, {arguments.threads} threads, medians of {arguments.rounds} pairs")
     cache: Path = arguments.cache or default_cache_folder()
     cache.mkdir(parents=True, exist_ok=True)
@@ -101,12 +88,12 @@ async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point
     """Measure the model and its draft; return the chance that one drafted token is right."""
     bed = open_bed(arguments.model, arguments.draft, cache, arguments.threads)
     requests = questions(arguments.model, arguments.tokens)
-    greedy = await bed.one_by_one(
-        [request for request in requests if not request.sampling.temperature], Fixed(FIXED_LENGTH)
-    )
-    sampled = await bed.one_by_one(
-        [request for request in requests if request.sampling.temperature], Fixed(FIXED_LENGTH)
-    )
+    greedy, sampled = [
+        await bed.one_by_one(
+            [each for each in requests if bool(each.sampling.temperature) is warm], Fixed(FIXED_LENGTH)
+        )
+        for warm in (False, True)
+    ]
     report |= {"acceptance": acceptance(greedy), "acceptance_sampled": acceptance(sampled), "chance": chance(greedy)}
     say(f"{FIXED_LENGTH} drafts: {acceptance(greedy):.2f} accepted, at temperature 0.8 {acceptance(sampled):.2f}")
     if "builtin" in arguments.points:
@@ -119,15 +106,14 @@ async def builtin(arguments: argparse.Namespace, cache: Path, points: list[Point
 
 
 async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[Point], right: float) -> None:
-    model, vocab = make_once(cache), 151936
-    bed = open_bed(model, make_tenth(cache), cache, arguments.threads)
+    bed = open_bed(make_once(cache), make_tenth(cache), cache, arguments.threads)
     plain = [ScriptedRequest(tuple(range(100 + i, 164 + i)), SAMPLINGS[i % 2]) for i in range(BATCH)]
     plain = [replace(request, sampling=replace(request.sampling, max_tokens=arguments.tokens)) for request in plain]
     for name, decode, requests in (("scripted", bed.one_by_one, plain[:2]), ("scripted_b32", bed.together, plain)):
         if ("batch" if "_b32" in name else "scripted") in arguments.points:
             truth = (await decode(requests, Fixed(0))).texts
             scripts = [
-                scripted([token for token, _ in text], right, seed=seed, vocab=vocab) for seed, text in enumerate(truth)
+                scripted([token for token, _ in text], right, seed=seed, vocab=VOCAB) for seed, text in enumerate(truth)
             ]
             drafted = [replace(request, script=script) for request, script in zip(requests, scripts, strict=True)]
             points.append(await compare(name, decode, requests, drafted, arguments.rounds))
@@ -135,21 +121,20 @@ async def random_shape(arguments: argparse.Namespace, cache: Path, points: list[
 
 
 async def compare(
-    name: str, decode: Decode, plain: Sequence[ScriptedRequest], drafted: Sequence[ScriptedRequest], rounds: int
+    name: str, decode: Decode, plain: Sequence[ScriptedRequest], drafted: Sequence[ScriptedRequest], rounds_wanted: int
 ) -> Point:
     """Measure pairs; the side that runs first in one pair runs second in the next. A first pair warms up and is
     dropped; only what the draft lengths learned in it stays, as it does in a worker."""
     prior, share = PRIORS[DraftSource.DRAFT]
-    off, controller = Fixed(0), DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
+    controller = DraftLengths(longest=LONGEST, prior=prior, draft_share=share)
+    sides: dict[str, tuple[Sequence[ScriptedRequest], Pacing]] = {
+        "plain": (plain, Fixed(0)),
+        "drafted": (drafted, controller),
+    }
     pairs: list[tuple[Run, Run]] = []
-    for number in range(rounds + 1):
-        if number % 2:
-            with_drafts = await decode(drafted, controller)
-            pairs.append((await decode(plain, off), with_drafts))
-        else:
-            without = await decode(plain, off)
-            pairs.append((without, await decode(drafted, controller)))
-        last, last_drafted = pairs[-1]
+    async for found in rounds(sides, lambda side: decode(*sides[side]), rounds_wanted + 1):
+        last, last_drafted = found["plain"], found["drafted"]
+        pairs.append((last, last_drafted))
         say(f"  {name}: {last.tokens_per_second:.0f} tokens/s, with drafts {last_drafted.tokens_per_second:.0f}, "
             f"{last_drafted.tokens / last_drafted.steps:.2f} tokens a step")  # fmt: skip
     point = Point(name, tuple(pairs[1:]))
@@ -183,16 +168,6 @@ def endless(requests: Sequence[ScriptedRequest]) -> list[ScriptedRequest]:
         replace(request, sampling=replace(request.sampling, stop_ids=(), seed=index))
         for index, request in enumerate((list(requests) * BATCH)[:BATCH])
     ]
-
-
-def make_tenth(cache: Path) -> Path:
-    """The random draft with a tenth of the 0.5B shape's parameters, made on first use."""
-    folder = cache / "qwen2.5-0.5b-tenth-random"
-    if not folder.is_dir():
-        say(f"making a random draft in {folder}, once")
-        common: dict[str, Any] = {"tied": True, "vocab": 151936, "context": 32768, "theta": 1e6}
-        tiny(folder.with_suffix(".tmp"), "qwen2", dtype="bf16", **common, **TENTH).rename(folder)
-    return folder
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ to each other, since a shared machine changes its speed within seconds."""
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from bench.command import missed
 from bench.spread import Spread
 
 TARGETS = {"builtin_speedup_b1": 1.3, "scripted_speedup_b1": 1.8, "speedup_b32": 0.97}
@@ -41,7 +43,8 @@ class Point:
 
     @property
     def speedup(self) -> Spread:
-        return Spread.of([drafted.tokens_per_second / plain.tokens_per_second for plain, drafted in self.pairs])
+        plain, drafted = zip(*self.pairs, strict=True)
+        return Spread.ratio([run.tokens_per_second for run in drafted], [run.tokens_per_second for run in plain])
 
     @property
     def identical(self) -> bool:
@@ -69,14 +72,10 @@ def scripted(truth: Sequence[int], chance: float, *, seed: int, vocab: int) -> t
     return tuple(token if draw.random() < chance else (token + 1) % vocab for token in truth)
 
 
-def misses(report: dict[str, object]) -> list[str]:
+def misses(report: dict[str, Any]) -> list[str]:
     """A line for each target that was measured and missed."""
     lines = [] if report["identical"] else ["identical: a text differs with and without drafts"]
-    for key, target in TARGETS.items():
-        value = report.get(key)
-        if isinstance(value, float) and value < target:
-            lines.append(f"{key}: {value:.2f}, target {target}")
-    return lines
+    return lines + missed(report, least={name: least for name, least in TARGETS.items() if name in report})
 
 
 def _share(parts: Sequence[tuple[int, int]]) -> float:

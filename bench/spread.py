@@ -1,6 +1,6 @@
 """A figure that was measured several times: its median, and how far the measurements spread."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
 from statistics import median
@@ -16,8 +16,25 @@ class Spread:
     def of(cls, values: Sequence[float]) -> "Spread":
         return cls(median(values), min(values), max(values))
 
+    @classmethod
+    def ratio(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Spread":
+        """Ours over theirs of the same turn."""
+        return cls.of([mine / its for mine, its in zip(ours, theirs, strict=True)])
+
+    @property
+    def range(self) -> list[float]:
+        return [self.low, self.high]
+
     def __str__(self) -> str:
         return f"{self.median:8.3f}   ({self.low:.3f} to {self.high:.3f})"
+
+
+def medians(spreads: Mapping[str, Spread]) -> dict[str, float]:
+    return {name: spread.median for name, spread in spreads.items()}
+
+
+def ranges(spreads: Mapping[str, Spread]) -> dict[str, list[float]]:
+    return {name: spread.range for name, spread in spreads.items()}
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:

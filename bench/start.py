@@ -6,7 +6,6 @@ memory is read, so that scratch memory and page tables are there. Status 1 when 
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import secrets
@@ -20,7 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.client import Client
-from bench.handoff import SHAPE, make_once, say
+from bench.child import child
+from bench.command import parser_of, run, say
+from bench.models import SHAPE, make_once
 from bench.processor import processor
 from bench.start_figures import Host, Memory, memory_of, misses, report
 from cli.local_mesh.ports import free_address
@@ -50,25 +51,13 @@ class StartFailed(Exception):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.start", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("start", __doc__)
     parser.add_argument("--runs", type=int, default=5, help="number of measured starts; the median counts")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the mesh stops
-    try:
-        figures = asyncio.run(bench(arguments.runs))
-    except StartFailed as error:
-        sys.exit(f"bench.start: {error}")
-    missed = misses(figures)
-    for line in missed:
-        say(f"MISSED: {line}")
-    figures |= {"missed": missed, "workers": f"{WORKERS}P{WORKERS}D", "processor": processor(), "cores": cores()}
-    if arguments.json:
-        print(json.dumps(figures))
-    sys.exit(1 if missed else 0)
+    run(parser, bench, StartFailed)
 
 
-async def bench(runs: int) -> dict[str, object]:
+async def bench(options: argparse.Namespace) -> dict[str, object]:
+    runs = options.runs
     say(f"{processor()}, {cores()} cores; gateway and {WORKERS} workers of each tier; shape {SHAPE}")
     cache = default_cache_folder()
     model = await asyncio.to_thread(make_once, cache)
@@ -87,7 +76,8 @@ async def bench(runs: int) -> dict[str, object]:
     figures = report(starts, first, host)
     for name, value in figures.items():
         say(f"  {name:<24} {value}")
-    return figures
+    facts = {"workers": f"{WORKERS}P{WORKERS}D", "processor": processor(), "cores": cores()}
+    return figures | {"missed": misses(figures)} | facts
 
 
 @asynccontextmanager
@@ -98,22 +88,17 @@ async def started(model: Path) -> AsyncIterator[Started]:
     counts = ("--prefill", str(WORKERS), "--decode", str(WORKERS))
     command = ("-m", "cli", "up", "--model", str(model), *addresses, *counts)
     begun = time.monotonic()
-    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
-    drain = None
-    try:
-        async with asyncio.timeout(START_LIMIT_SECONDS):
-            await _until_it_serves(process)
+    pipes = {"stdin": DEVNULL, "stdout": DEVNULL, "stderr": PIPE}
+    async with child(sys.executable, *command, ends_by=signal.SIGINT, **pipes) as process:
+        try:
+            async with asyncio.timeout(START_LIMIT_SECONDS):
+                await _until_it_serves(process)
+        except TimeoutError:
+            raise StartFailed(f"the mesh does not serve after {START_LIMIT_SECONDS} s") from None
         mesh = Started(process, grpc, begun, time.monotonic() - begun)
         drain = asyncio.create_task(_drain(process))
         yield mesh
-    except TimeoutError:
-        raise StartFailed(f"the mesh does not serve after {START_LIMIT_SECONDS} s") from None
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGINT)
-        await process.wait()
-        if drain is not None:
-            await drain
+    await drain
 
 
 async def _until_it_serves(process: Process) -> None:

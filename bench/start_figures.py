@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench.command import missed
+
 START_SECONDS = 3.0
 WORKER_MB = 200.0  # beside weights and pools
 MIB = 1 << 20
@@ -79,15 +81,7 @@ def report(starts_seconds: Sequence[float], first_answer_seconds: Sequence[float
 
 
 def misses(figures: Mapping[str, Any]) -> list[str]:
-    worker_mib = WORKER_MB * 1e6 / MIB
-    missed = []
-    if figures["start_seconds"] > START_SECONDS:
-        missed.append(f"start_seconds {figures['start_seconds']}, target at most {START_SECONDS}")
-    if figures["pss_per_worker_mib"] > worker_mib:
-        missed.append(f"pss_per_worker_mib {figures['pss_per_worker_mib']}, target at most {worker_mib:.1f} (200 MB)")
-    if figures["host_mib"] > figures["host_allowed_mib"]:
-        missed.append(f"host_mib {figures['host_mib']}, target at most {figures['host_allowed_mib']}")
-    for mapped, whole in (("weights_mib", "weights_file_mib"), ("pools_mib", "pools_allowed_mib")):
-        if not 0 < figures[mapped] <= figures[whole]:  # nothing mapped, nothing measured
-            missed.append(f"{mapped} {figures[mapped]} is not within 0 and {figures[whole]}: the mapping was not found")
-    return missed
+    most = {"start_seconds": START_SECONDS, "pss_per_worker_mib": WORKER_MB * 1e6 / MIB}
+    wholes = {"host_mib": "host_allowed_mib", "weights_mib": "weights_file_mib", "pools_mib": "pools_allowed_mib"}
+    nothing = [f"{name} is 0: the mapping was not found" for name in ("weights_mib", "pools_mib") if not figures[name]]
+    return missed(figures, most=most | {name: figures[whole] for name, whole in wholes.items()}) + nothing

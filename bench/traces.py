@@ -5,12 +5,9 @@ trace must be one complete tree whose stages tile the request. Then delays of 80
 to a mesh without sidecars, and between stages. Status 1 when something does not hold."""
 
 import argparse
-import asyncio
-import json
-import sys
 from typing import Any
 
-from bench.handoff import say
+from bench.command import parser_of, run
 from bench.processor import processor
 from bench.traces_delays import DELAY_SECONDS, all_stages
 from bench.traces_mixed import mixed
@@ -19,24 +16,17 @@ LEAST_TILED = 0.98
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.traces", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("traces", __doc__)
     parser.add_argument("--requests", type=int, default=200, help="mixed requests")
     parser.add_argument("--repeats", type=int, default=9, help="pairs of requests for each delayed stage")
     parser.add_argument("--only", choices=("mixed", "delays"), default=None)
-    arguments = parser.parse_args()
-    report = asyncio.run(bench(arguments.requests, arguments.repeats, arguments.only))
-    for line in report["missed"]:
-        say(f"MISSED: {line}")
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(1 if report["missed"] else 0)
+    run(parser, bench)
 
 
-async def bench(requests: int, repeats: int, only: str | None) -> dict[str, Any]:
+async def bench(options: argparse.Namespace) -> dict[str, Any]:
     report: dict[str, Any] = {"processor": processor(), "missed": []}
-    if only != "delays":
-        seen = await mixed(requests, say)
+    if options.only != "delays":
+        seen = await mixed(options.requests)
         report |= seen
         report["missed"] += seen["problems"]
         if seen["min_tiled"] < LEAST_TILED:
@@ -45,8 +35,8 @@ async def bench(requests: int, repeats: int, only: str | None) -> dict[str, Any]
             report["missed"].append(f"{seen['orphans']} orphaned spans")
         if not seen["resumed"]:
             report["missed"].append("no request was resumed")
-    if only != "mixed":
-        stages = await all_stages(repeats, say)
+    if options.only != "mixed":
+        stages = await all_stages(options.repeats)
         report["delay_ms"] = DELAY_SECONDS * 1000
         report["injected"] = {each.stage: each.shown for each in stages}
         report["missed"] += [f"{each.stage}: {each.problem}" for each in stages if each.problem]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from bench.command import say
 from bench.traces_requests import Api
 from cli.why.waterfall import Node, is_frame, waterfall
 from mesh.telemetry import semconv
@@ -57,8 +58,8 @@ class StageShown:
         return f"others grew too: {others}" if others else ""
 
 
-async def all_stages(repeats: int, report: Any) -> list[StageShown]:
-    """Every stage of STAGES; `report` gets a line after each."""
+async def all_stages(repeats: int) -> list[StageShown]:
+    """Every stage of STAGES."""
     found: list[StageShown] = []
     async with process_mesh(prefills=1, decodes=1, settings=SETTINGS, delays=True) as mesh:
         sender = Sender(mesh)
@@ -66,7 +67,7 @@ async def all_stages(repeats: int, report: Any) -> list[StageShown]:
             await sender.own_times()  # warm-up
         for stage in STAGES:
             found.append(await sender.stage(stage, repeats))
-            report(f"{len(found)} of {len(STAGES)}: {stage}: {found[-1].problem or f'shown by {found[-1].shown}'}")
+            say(f"{len(found)} of {len(STAGES)}: {stage}: {found[-1].problem or f'shown by {found[-1].shown}'}")
         sender.close()
     return found
 

@@ -15,6 +15,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from bench.command import say
 from bench.traces_requests import Api
 from mesh.telemetry import semconv
 from mesh.telemetry.spans import SpanKind, SpanRecord, TraceContext, make_traceparent
@@ -23,6 +24,17 @@ from tests.harness.envoys import EnvoyMesh, envoy_mesh
 from tests.harness.trees import own_shares, tiled_share
 
 KINDS = ("streamed", "whole", "streamed", "choices", "failed", "streamed", "cancelled", "local", "too long", "resumed")
+SENT: dict[
+    str, tuple[int, int, dict[str, Any]]
+] = {  # tokens of the prompt and at most of the answer, and how it is sent
+    "streamed": (200, 40, {}),
+    "whole": (150, 30, {"stream": False}),
+    "choices": (120, 20, {"n": 2}),
+    "failed": (10, 10, {"temperature": -1}),
+    "too long": (100, 10**6, {}),
+    "local": (8, 30, {}),
+    "cancelled": (200, 400, {"pieces": 4}),
+}
 CONCURRENCY = 6
 SETTLE_SECONDS = 5.0  # after the last answer, for exporters
 SHORT_STAGE = 0.05  # no stage but work may have more of a request
@@ -78,8 +90,8 @@ def expected_names(kind: str) -> set[str]:
     return served | handed | {semconv.POSTPROCESS}
 
 
-async def mixed(count: int, report: Any) -> dict[str, Any]:
-    """Send `count` requests and judge their traces; `report` gets lines of progress."""
+async def mixed(count: int) -> dict[str, Any]:
+    """Send `count` requests and judge their traces."""
     collector = Collector()
     await collector.start()
     try:
@@ -87,7 +99,7 @@ async def mixed(count: int, report: Any) -> dict[str, Any]:
             async with envoy_mesh(
                 Path(folder), prefills=2, decodes=2, otlp=collector.address, settings=SETTINGS
             ) as mesh:
-                sent = await MixedRequests(mesh, report).run(count)
+                sent = await MixedRequests(mesh).run(count)
                 await collector.wait_for(len(sent), SETTLE_SECONDS)
                 await asyncio.sleep(SETTLE_SECONDS)
     finally:
@@ -98,8 +110,8 @@ async def mixed(count: int, report: Any) -> dict[str, Any]:
 
 
 class MixedRequests:
-    def __init__(self, mesh: EnvoyMesh, report: Any) -> None:
-        self._mesh, self._report, self._random = mesh, report, Random(1)
+    def __init__(self, mesh: EnvoyMesh) -> None:
+        self._mesh, self._random = mesh, Random(1)
         self._api = Api(mesh.address, ca=mesh.ca)
         self._kill = asyncio.Lock()
 
@@ -112,7 +124,7 @@ class MixedRequests:
                 await self._send(request)
             done[request.kind] += 1
             if done.total() % 20 == 0:
-                self._report(f"{done.total()} of {count} requests: {dict(done)}")
+                say(f"{done.total()} of {count} requests: {dict(done)}")
 
         await asyncio.gather(*(one(request) for request in sent))
         self._api.close()
@@ -127,25 +139,13 @@ class MixedRequests:
 
     async def _send(self, request: TracedRequest) -> None:
         headers = {"traceparent": make_traceparent(request.context)}
-        complete, name = self._api.complete, request.name
-        match request.kind:
-            case "streamed":
-                status = await complete(name, self._prompt(200), max_tokens=40, headers=headers)
-            case "whole":
-                status = await complete(name, self._prompt(150), max_tokens=30, headers=headers, stream=False)
-            case "choices":
-                status = await complete(name, self._prompt(120), max_tokens=20, headers=headers, n=2)
-            case "failed":
-                status = await complete(name, self._prompt(10), max_tokens=10, headers=headers, temperature=-1)
-            case "too long":
-                status = await complete(name, self._prompt(100), max_tokens=10**6, headers=headers)
-            case "local":
-                status = await complete(name, self._prompt(8), max_tokens=30, headers=headers)
-            case "cancelled":
-                status = await self._api.leave(name, self._prompt(200), max_tokens=400, pieces=4, headers=headers)
-            case _:
-                status = await self._killed(name, headers)
-        request.status = status
+        if request.kind == "resumed":
+            request.status = await self._killed(request.name, headers)
+            return
+        prompt_tokens, max_tokens, fields = SENT[request.kind]
+        prompt = self._prompt(prompt_tokens)
+        send = self._api.leave if request.kind == "cancelled" else self._api.complete
+        request.status = await send(request.name, prompt, max_tokens=max_tokens, headers=headers, **fields)
 
     async def _killed(self, name: str, headers: Mapping[str, str]) -> int:
         """A long answer, in whose middle the decode worker that computes it is killed."""

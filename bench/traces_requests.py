@@ -9,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cli.load.connection import Connect, HttpClient, Streams
-from cli.load.http_url import HttpUrl, parse_url
-from cli.load.record import RequestFailed
+from cli.connecting.http_client import Connect, HttpClient, RequestFailed, Streams
+from cli.connecting.http_url import HttpUrl, parse_url
 from cli.load.target import LoadTarget
 
 ANSWER_SECONDS = 60.0

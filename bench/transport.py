@@ -6,20 +6,14 @@ it is compared with. Every figure is a median over passes, with its lowest and h
 `ratio_to_raw_tcp` and `cpu_seconds_per_gb` hold each transport's worst size. Status 1 when a target is missed."""
 
 import argparse
-import asyncio
-import json
-import signal
-import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from rich.console import Console
-from rich.progress import Progress
-
-from bench.handoff import say
+from bench.command import parser_of, run, say
 from bench.processor import processor
 from bench.raw_tcp import raw_tcp
-from bench.spread import Spread
+from bench.spread import Spread, medians
 from cli.doctoring.transport_speed import SpeedFigures, TransportFigures, measure, receiving_process
 from cli.local_mesh.loop import PreciseLoop
 from kvtransfer.transports import every_transport
@@ -35,57 +29,48 @@ MIB, GB = 1 << 20, 1e9
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    parser.add_argument("--passes", type=int, default=15, help="measured passes of each transport and size")
-    parser.add_argument("--mib", type=int, default=64, help="MiB that a pass moves")
-    parser.add_argument("--spans", type=int, nargs="+", default=SPANS_KIB, metavar="KIB", help="sizes of spans")
-    arguments = parser.parse_args()
-    if arguments.passes < 1 or arguments.mib < 1 or min(arguments.spans) < 1:
-        parser.error("--passes, --mib and --spans must be at least 1")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on the way out the other process ends
+    parser = parser_of("transport", __doc__)
+    parser.add_argument("--passes", type=at_least_one, default=15, help="measured passes of each transport and size")
+    parser.add_argument("--mib", type=at_least_one, default=64, help="MiB that a pass moves")
+    parser.add_argument(
+        "--spans", type=at_least_one, nargs="+", default=SPANS_KIB, metavar="KIB", help="sizes of spans"
+    )
+    run(parser, bench, loop_factory=PreciseLoop)
+
+
+def at_least_one(text: str) -> int:
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return int(text)
+
+
+async def bench(options: argparse.Namespace) -> dict[str, Any]:
     obstacles = {name: way.available() for name, way in every_transport("cpu", host="127.0.0.1").items()}
     left_out = {name: obstacle for name, obstacle in obstacles.items() if obstacle}
     for name, obstacle in left_out.items():
         say(f"{name} is left out: {obstacle}")
     names = [name for name in obstacles if name not in left_out]
-    with asyncio.Runner(loop_factory=PreciseLoop) as runner:
-        found = runner.run(bench(names, arguments.spans, arguments.mib * MIB, arguments.passes))
-    figures = keys(found)
-    missed = misses(figures)
-    for line in missed:
-        say(f"MISSED: {line}")
-    if arguments.json:
-        print(json.dumps({**figures, "left_out": left_out, "missed": missed, "processor": processor()}))
-    sys.exit(1 if missed else 0)
-
-
-async def bench(names: Sequence[str], spans_kib: Sequence[int], pass_bytes: int, passes: int) -> list[SpeedFigures]:
     say(f"{processor()}; each figure: median   (lowest to highest)")
     found: list[SpeedFigures] = []
-    with Progress(console=Console(stderr=True), auto_refresh=False) as progress:  # its thread would share our core
-        bar = progress.add_task("transports", total=len(spans_kib) * passes)
-        async with receiving_process() as peer:
-            for kib in spans_kib:
-                progress.update(bar, description=f"spans of {kib} KiB")
-                figures = await measure(
-                    peer,
-                    names,
-                    span_bytes=kib * 1024,
-                    pass_bytes=pass_bytes,
-                    passes=passes,
-                    rivals=RIVALS,
-                    each=lambda: progress.update(bar, advance=1, refresh=True),
-                )
-                found.append(figures)
-    for figures in found:
-        memcpy = Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
-        say(f"spans of {figures.span_bytes // 1024} KiB, memcpy GB/s     {memcpy}")
-        for name, row in size_row(figures).items():
-            say(f"  {name:<6} share of memcpy   {row['ratio_to_memcpy']}   CPU s/GB {row['cpu_seconds_per_gb']}")
-            if "ratio_to_raw_tcp" in row:
-                say(f"         share of raw TCP  {row['ratio_to_raw_tcp']}   GB/s {row['raw_tcp_gb_per_second']}")
-    return found
+    async with receiving_process() as peer:
+        for kib in options.spans:
+            sizes = {"span_bytes": kib * 1024, "pass_bytes": options.mib * MIB, "passes": options.passes}
+            found.append(await measure(peer, names, **sizes, rivals=RIVALS))
+            tell(found[-1])
+    figures = keys(found)
+    return figures | {"left_out": left_out, "missed": misses(figures), "processor": processor()}
+
+
+def tell(figures: SpeedFigures) -> None:
+    say(f"spans of {figures.span_bytes // 1024} KiB, memcpy GB/s     {memcpy_speed(figures)}")
+    for name, row in size_row(figures).items():
+        say(f"  {name:<6} share of memcpy   {row['ratio_to_memcpy']}   CPU s/GB {row['cpu_seconds_per_gb']}")
+        if "ratio_to_raw_tcp" in row:
+            say(f"         share of raw TCP  {row['ratio_to_raw_tcp']}   GB/s {row['raw_tcp_gb_per_second']}")
+
+
+def memcpy_speed(figures: SpeedFigures) -> Spread:
+    return Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
 
 
 def size_row(figures: SpeedFigures) -> dict[str, dict[str, Spread]]:
@@ -112,9 +97,12 @@ def keys(found: Sequence[SpeedFigures]) -> dict[str, Any]:
         key: {name: worst for name in rows[0] if (worst := _worst([row[name] for row in rows], key))} for key in BESIDE
     }
     cpu = {name: max(row[name]["cpu_seconds_per_gb"].median for row in rows) for name in rows[0]}
-    medians = {key: {name: worst.median for name, worst in each.items()} for key, each in ratios.items()}
-    spreads = {key: {name: _spread(worst) for name, worst in each.items()} for key, each in ratios.items()}
-    return {**medians, "spreads": spreads, "cpu_seconds_per_gb": cpu, "spans": list(map(_size, found, rows))}
+    spreads = {key: {name: asdict(worst) for name, worst in each.items()} for key, each in ratios.items()}
+    return {key: medians(each) for key, each in ratios.items()} | {
+        "spreads": spreads,
+        "cpu_seconds_per_gb": cpu,
+        "spans": list(map(_size, found, rows)),
+    }
 
 
 def misses(figures: dict[str, Any]) -> list[str]:
@@ -132,16 +120,11 @@ def _worst(rows: Sequence[dict[str, Spread]], key: str) -> Spread | None:
 
 
 def _size(figures: SpeedFigures, row: dict[str, dict[str, Spread]]) -> dict[str, Any]:
-    memcpy = Spread.of([figures.pass_bytes / seconds / GB for seconds in figures.memcpy_seconds])
     return {
         "span_bytes": figures.span_bytes,
-        "memcpy_gb_per_second": _spread(memcpy),
-        "transports": {name: {key: _spread(value) for key, value in each.items()} for name, each in row.items()},
+        "memcpy_gb_per_second": asdict(memcpy_speed(figures)),
+        "transports": {name: {key: asdict(value) for key, value in each.items()} for name, each in row.items()},
     }
-
-
-def _spread(spread: Spread) -> dict[str, float]:
-    return {"median": spread.median, "low": spread.low, "high": spread.high}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@
 chunk), once all together through a real mesh of one prefill and one decode worker. Tokens and logprob bits must be
 equal. Status 1 when they differ, 2 when the comparison could not be made."""
 
-import argparse
 import asyncio
 import json
 import sys
@@ -13,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bench.handoff import make_once
+from bench.command import parser_of, say
+from bench.models import make_once
 from cli.errors import MeshFailed
 from cli.verify.answers import compare
 from cli.verify.outcomes import run_cell
@@ -35,13 +35,8 @@ SEED = 7
 ANSWER_SECONDS = 900.0
 
 
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.verify_shape", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
+    parser = parser_of("verify_shape", __doc__)
     parser.add_argument("--threads", type=int, default=2, help="threads of the engine alone, and of each worker")
     arguments = parser.parse_args()
     try:

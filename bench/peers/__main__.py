@@ -6,16 +6,15 @@ loaded, and Baton takes turns with each. One that cannot serve the model is name
 clients then ask `baton up` and vLLM's server, in bf16 and with vLLM's int8."""
 
 import argparse
-import asyncio
-import json
-import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.handoff import make_once, say
+from bench.command import parser_of, run, say
+from bench.models import BYTES, make_once
+from bench.peer import NothingToCompare
 from bench.peers.channels import in_channels
 from bench.peers.engines import EngineFailed, EngineProcess, Engines
 from bench.peers.picture import draw
@@ -23,19 +22,18 @@ from bench.peers.served import POINT, compare_served, ratios
 from bench.peers.turns import POINTS, Comparison, best_peer, compare, tell
 from bench.processor import processor
 from bench.roofline_limits import Meter
+from bench.spread import Spread
 from cli.models.known_models import packaged_file
 from engine.formats.gguf_folder import folder_of_gguf
 from mesh.config.common_config import default_cache_folder
 
 PRECISIONS = ("bf16", "int8", "int4", "q4_1")
 SERVED = ("bf16", "int8")
-BYTES = "qwen2.5-0.5b-bytes"  # the same layers; its answers are readable, so that every token is a chunk of text
-QUICK = ("prefill_512", "decode_b1", "decode_b8")
-OF_GGUF = ("prefill_512", "decode_b1", "decode_b8")
+QUICK = OF_GGUF = ("prefill_512", "decode_b1", "decode_b8")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.peers", description=__doc__)
+    parser = parser_of("peers", __doc__)
     parser.add_argument("--tools", type=Path, required=True, help="folder of the peers' environments")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--points", nargs="*", choices=tuple(POINTS), default=tuple(POINTS), help="none: only HTTP")
@@ -45,29 +43,16 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=12, help="turns at each point before giving up")
     parser.add_argument("--quick", action="store_true", help="three points, two turns")
     parser.add_argument("--picture", type=Path, help="draw the figures there, as SVG")
-    parser.add_argument("--json", action="store_true", help="end stdout with one JSON object")
-    arguments = parser.parse_args()
-    if arguments.quick:
-        arguments.points, arguments.turns, arguments.most, arguments.no_http = QUICK, 2, 6, True
-    report = asyncio.run(bench(arguments))
-    if arguments.picture is not None:
-        arguments.picture.write_text(draw(report))
-    if arguments.json:
-        print(json.dumps(report))
-    sys.exit(0)
+    run(parser, bench, NothingToCompare)
 
 
 async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.quick:
+        arguments.points, arguments.turns, arguments.most, arguments.no_http = QUICK, 2, 6, True
     engines = Engines(arguments.tools.resolve(), arguments.threads)
     report: dict[str, Any] = {"machine": processor(), "threads": arguments.threads, "engines": {}, "left_out": {}}
-    report |= {
-        "points": [],
-        "ratio_to_best_peer": {},
-        "best_peer": {},
-        "spread": {},
-        "dropped": {},
-        "latency_ratio": {},
-    }
+    report |= {"points": []} | {name: {} for name in ("ratio_to_best_peer", "best_peer", "spread", "dropped")}
+    report["latency_ratio"] = {}
     limits = {"turns": arguments.turns, "most": arguments.most}
     for precision in arguments.precisions:
         started = list[EngineProcess]()
@@ -93,9 +78,11 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
             if precision == "int8":
                 model = in_channels(model, engines.tools / f"{model.name}-w8a8")
             try:
-                add_served(report, precision, await compare_served(engines, model, precision, arguments.turns))
+                add_served(report, precision, await compare_served(engines, model, arguments.turns))
             except (EngineFailed, OSError) as error:
                 report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
+    if arguments.picture is not None:
+        arguments.picture.write_text(draw(report))
     return report
 
 
@@ -129,9 +116,12 @@ def add(report: dict[str, Any], precision: str, point: str, found: Sequence[Comp
         report["dropped"][f"{point}_{precision} {each.peer}"] = each.dropped
     if best is not None:
         name = f"{point}_{precision}"
-        report["ratio_to_best_peer"][name] = best.ratio.median
-        report["best_peer"][name] = best.peer
-        report["spread"][name] = [best.ratio.low, best.ratio.high]
+        add_ratio(report, name, best.peer, best.ratio)
+
+
+def add_ratio(report: dict[str, Any], name: str, peer: str, ratio: Spread) -> None:
+    report["ratio_to_best_peer"][name], report["best_peer"][name] = ratio.median, peer
+    report["spread"][name] = ratio.range
 
 
 def add_served(report: dict[str, Any], precision: str, taken: dict[str, dict[str, list[float]]]) -> None:
@@ -140,9 +130,7 @@ def add_served(report: dict[str, Any], precision: str, taken: dict[str, dict[str
         medians = {figure: median(values) for figure, values in figures.items()}
         report["points"].append({"engine": engine, "precision": precision, "point": POINT} | medians)
     found = ratios(taken)
-    report["ratio_to_best_peer"][name] = found["tokens_per_second"].median
-    report["best_peer"][name] = "vLLM"
-    report["spread"][name] = [found["tokens_per_second"].low, found["tokens_per_second"].high]
+    add_ratio(report, name, "vLLM", found["tokens_per_second"])
     report["latency_ratio"][name] = {figure: found[figure].median for figure in ("ttft_p99", "itl_p99")}
 
 

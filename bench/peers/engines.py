@@ -4,11 +4,14 @@ import asyncio
 import json
 import os
 import sys
+from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
+
+from bench.child import child
 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 START_SECONDS, POINT_SECONDS = 600.0, 300.0
@@ -36,18 +39,13 @@ class EngineProcess:
         self._command, self._folder, self._environment = command, folder, environment
         self._log = folder / f"{name.replace(' ', '-').replace('.', '-')}.log"
         self._stack = AsyncExitStack()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
 
     async def __aenter__(self) -> Self:
         log = self._stack.enter_context(self._log.open("wb"))
-        self._process = await asyncio.create_subprocess_exec(
-            *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=log,
-            env=os.environ | dict(self._environment),
-            limit=LINE_BYTES,
-        )
+        env = os.environ | dict(self._environment)
+        running = child(*self._command, stdin=PIPE, stdout=PIPE, stderr=log, env=env, limit=LINE_BYTES)
+        self._process = await self._stack.enter_async_context(running)
         try:
             self.version = str((await self._answer(START_SECONDS))["version"])
         except BaseException:
@@ -56,15 +54,11 @@ class EngineProcess:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
         await self._stack.aclose()
 
     async def seconds(self, wanted: Generation) -> float:
         assert self._process is not None and self._process.stdin is not None
-        asked = {"rows": wanted.rows, "prompt": wanted.prompt, "tokens": wanted.tokens}
-        self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        self._process.stdin.write(json.dumps(asdict(wanted)).encode() + b"\n")
         return float((await self._answer(POINT_SECONDS))["seconds"])  # type: ignore[arg-type]
 
     async def _answer(self, seconds: float) -> dict[str, object]:
@@ -78,8 +72,11 @@ class EngineProcess:
                         return found
         except TimeoutError:
             raise EngineFailed(f"{self.name} took longer than {seconds:.0f} s, see {self._log}") from None
-        end = self._log.read_text(errors="replace").strip().splitlines()[-3:]
-        raise EngineFailed(f"{self.name} ended: {' | '.join(end) or 'it wrote nothing'}")
+        raise EngineFailed(f"{self.name} ended: {last_lines(self._log)}")
+
+
+def last_lines(log: Path) -> str:
+    return " | ".join(log.read_text(errors="replace").strip().splitlines()[-3:]) or "it wrote nothing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,16 @@ drawn from half to one and a half times as many."""
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from statistics import median
 
-from bench.handoff import say
-from bench.peer import PeerLoad
-from bench.peers.engines import EngineFailed, Engines
+from bench.child import child
+from bench.peer import PeerLoad, take_turns
+from bench.peers.engines import EngineFailed, Engines, last_lines
 from bench.spread import Spread
+from cli.connecting.health import speaks_http
 from cli.load.shapes import ShapeName
 from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.ports import free_address
@@ -28,67 +29,36 @@ FIGURES = {"tokens_per_second": "output_tokens_per_second", "ttft_p99": "ttft_p9
 @asynccontextmanager
 async def vllm_server(engines: Engines, model: Path) -> AsyncIterator[str]:
     """Base URL of its OpenAI API, once it answers."""
-    host, port = free_address().rsplit(":", 1)
-    log = engines.tools / "vLLM-server.log"
-    with log.open("wb") as written:
-        process = await asyncio.create_subprocess_exec(
-            *engines.vllm_server(model, host, port),
-            stdout=written,
-            stderr=written,
-            env=os.environ | engines.vllm_environment,
-        )
-        try:
+    address = free_address()
+    log, given = engines.tools / "vLLM-server.log", os.environ | engines.vllm_environment
+    with log.open("wb") as out:
+        command = engines.vllm_server(model, *address.rsplit(":", 1))
+        async with child(*command, ends_by=signal.SIGTERM, stdout=out, stderr=out, env=given) as process:
             async with asyncio.timeout(READY_SECONDS):
-                while not await _answers(host, int(port)):
+                while not await speaks_http(address):
                     if process.returncode is not None:
-                        end = log.read_text(errors="replace").strip().splitlines()[-3:]
-                        raise EngineFailed(f"vLLM's server ended: {' | '.join(end)}")
+                        raise EngineFailed(f"vLLM's server ended: {last_lines(log)}")
                     await asyncio.sleep(LOOK_SECONDS)
-            yield f"http://{host}:{port}/v1"
-        finally:
-            if process.returncode is None:
-                process.terminate()
-                await process.wait()
+            yield f"http://{address}/v1"
 
 
-async def _answers(host: str, port: int) -> bool:
-    try:
-        reader, writer = await asyncio.open_connection(host, port)
-    except OSError:
-        return False
-    writer.write(f"GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
-    line = await reader.readline()
-    writer.close()
-    return b" 200 " in line
-
-
-async def compare_served(
-    engines: Engines, model: Path, precision: str, turns: int
-) -> dict[str, dict[str, list[float]]]:
+async def compare_served(engines: Engines, model: Path, turns: int) -> dict[str, dict[str, list[float]]]:
     """Figures of each turn by server. Each turn has prompts of its own."""
     load, gentle = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None), PeerLoad(ShapeName.CONCURRENT, WARM_REQUESTS, 2)
-    taken: dict[str, dict[str, list[float]]] = {name: {each: [] for each in FIGURES} for name in ("Baton", "vLLM")}
     async with (
         own_mesh({"model": str(model), "gateway.queue_seconds": "0"}) as gateway,
         vllm_server(engines, model) as peer,
     ):
         urls = {"Baton": f"http://{gateway.http_address}/v1", "vLLM": peer}
-        for name in urls:
-            await gentle.figures(urls[name], seed=turns)  # a server that has measured no step yet refuses a crowd
-        for number in range(turns):
-            for name in list(urls) if number % 2 == 0 else reversed(urls):
-                found = await load.figures(urls[name], seed=number)
-                for ours, theirs in FIGURES.items():
-                    taken[name][ours].append(found[theirs])
-    for name, figures in taken.items():
-        told = ", ".join(f"{figure} {median(values):.0f}" for figure, values in figures.items())
-        say(f"{POINT:13} {precision:5} {name:20} {told}")
-    return taken
+        for url in urls.values():
+            await gentle.figures(url, seed=turns)  # a server that has measured no step yet refuses a crowd
+        taken = await take_turns(load, urls, turns)
+    return {
+        name: {ours: [each[theirs] for each in found] for ours, theirs in FIGURES.items()}
+        for name, found in taken.items()
+    }
 
 
 def ratios(taken: dict[str, dict[str, list[float]]]) -> dict[str, Spread]:
     """Baton's figures beside the peer's in the same turn."""
-    return {
-        figure: Spread.of([mine / its for mine, its in zip(taken["Baton"][figure], taken["vLLM"][figure], strict=True)])
-        for figure in FIGURES
-    }
+    return {figure: Spread.ratio(taken["Baton"][figure], taken["vLLM"][figure]) for figure in FIGURES}

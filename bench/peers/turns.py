@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from bench.handoff import say
+from bench.command import say
 from bench.peers.engines import EngineProcess, Generation
 from bench.roofline_limits import Meter
 from bench.spread import Spread
@@ -33,7 +33,7 @@ class Comparison:
 
     @property
     def ratio(self) -> Spread:
-        return Spread.of([mine / its for mine, its in zip(self.ours, self.theirs, strict=True)])
+        return Spread.ratio(self.ours, self.theirs)
 
     def __str__(self) -> str:
         if not self.ours:

@@ -3,7 +3,7 @@ little beside the mesh that is measured."""
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -87,8 +87,12 @@ async def exchange(port: int, request: bytes, make: Callable[[], Client]) -> Cli
 def request_bytes(answer: int, prompt: Sequence[int], port: int, waits_seconds: float | None = None) -> bytes:
     """A request for a stream of exactly so many tokens. `waits_seconds`: how long its client waits for all of them."""
     body = {"prompt": list(prompt), "stream": True, "temperature": 0, "max_tokens": answer}
-    content = json.dumps(body | {"ignore_eos": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\ncontent-type: application/json\r\n"
-    if waits_seconds is not None:
-        head += f"x-request-timeout-ms: {int(waits_seconds * 1000)}\r\n"
-    return f"{head}connection: close\r\ncontent-length: {len(content)}\r\n\r\n".encode() + content
+    waits = [] if waits_seconds is None else [f"x-request-timeout-ms: {int(waits_seconds * 1000)}"]
+    return post_bytes(port, body | {"ignore_eos": True}, *waits, "connection: close")
+
+
+def post_bytes(port: int, body: Mapping[str, Any], *headers: str) -> bytes:
+    """A request for completions with further lines in its head."""
+    content = json.dumps(body).encode()
+    lines = [f"host: 127.0.0.1:{port}", "content-type: application/json", *headers, f"content-length: {len(content)}"]
+    return "\r\n".join(["POST /v1/completions HTTP/1.1", *lines, "", ""]).encode() + content

@@ -5,8 +5,6 @@ All times are of the event loop's clock, so they may be compared within one run 
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from cli.connecting.http_client import RequestFailed as RequestFailed  # bench/ imports it from here
-
 
 @dataclass(slots=True)
 class MeasuredRequest:

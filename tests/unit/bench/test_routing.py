@@ -5,10 +5,12 @@ from random import Random
 
 import pytest
 
-from bench.routing import mean_ttft, misses
+from bench.command import missed
+from bench.routing import TARGETS, mean_ttft
 from bench.routing_mesh import SimulatedRouting, in_turn, routed
-from bench.routing_trace import BLOCK_TOKENS, TraceRow, conversations, read_trace
+from bench.routing_trace import TraceRow, conversations, read_trace
 from bench.routing_world import NUMERICS, PAGE_TOKENS, RoutingWorld
+from cli.load.plan import BLOCK_TOKENS, LoadError
 
 
 def test_public_traces_are_read_and_no_request_comes_in_two_rounds(tmp_path: Path) -> None:
@@ -17,7 +19,7 @@ def test_public_traces_are_read_and_no_request_comes_in_two_rounds(tmp_path: Pat
     mooncake.write_text("".join(row.format(at=1000 * i) for i in range(4)))
     (first, second), others = read_trace(mooncake, rounds=2, count=2)
     assert [row.seconds for row in others] == [2.0, 3.0]
-    with pytest.raises(SystemExit, match="has 4 requests, and 5 rounds of 1 need 5: name fewer --requests"):
+    with pytest.raises(LoadError, match="has 4 requests, and 5 rounds of 1 need 5: name fewer --requests"):
         read_trace(mooncake, rounds=5, count=1)
     assert (first.seconds, second.seconds, first.tokens, first.answer) == (0.0, 1.0, 1100, 5)
     assert len(first.blocks) == 2 and first.blocks[0] == second.blocks[0] and first.blocks[1] != second.blocks[1]
@@ -61,5 +63,7 @@ def test_the_world_has_the_blocks_that_its_requests_begin_with() -> None:
 
 
 def test_targets_are_named_when_they_are_missed() -> None:
-    assert misses({"decision_us_p99": 100.0, "ttft_ratio_to_round_robin": 0.81}) == ["ttft_ratio_to_round_robin"]
-    assert misses({"decision_us_p99": 101.0, "ttft_ratio_to_round_robin": 0.5}) == ["decision_us_p99"]
+    worse = missed({"decision_us_p99": 100.0, "ttft_ratio_to_round_robin": 0.81}, most=TARGETS)
+    assert worse == ["ttft_ratio_to_round_robin is 0.81, wanted <= 0.8"]
+    slow = missed({"decision_us_p99": 101.0, "ttft_ratio_to_round_robin": 0.5}, most=TARGETS)
+    assert slow == ["decision_us_p99 is 101, wanted <= 100"]
