@@ -14,7 +14,8 @@ from gateway.core.interface import ChoiceRequest, Core, ExaminationStream
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.tracing.record import RequestRecord, unrecorded
-from gateway.validation.validate import MAX_PRIORITY, MAX_SALT_CHARACTERS, validate_model
+from gateway.validation.ranges import PRIORITIES
+from gateway.validation.validate import MAX_SALT_CHARACTERS, validate_model
 from mesh.errors import Cancelled, InvalidRequest
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
@@ -51,9 +52,8 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     if len(request.salt) > MAX_SALT_CHARACTERS:
         what = f"cache_salt has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed"
         raise InvalidRequest("cache_salt", what)
-    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
-        what = f"priority must be from {-MAX_PRIORITY} to {MAX_PRIORITY}, not {request.priority}"
-        raise InvalidRequest("priority", what)
+    if not PRIORITIES.holds(request.priority):
+        raise InvalidRequest("priority", f"priority must be {PRIORITIES.words}, not {request.priority}")
     context = facts.context(assets.context_tokens)
     for index, ids in enumerate(request.inputs):
         name = f"{request.field}[{index}]" if len(request.inputs) > 1 else request.field

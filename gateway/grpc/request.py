@@ -25,7 +25,8 @@ from gateway.tracing.record import RequestRecord
 from gateway.validation.adjustments import find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.validate import MAX_CHOICES, MAX_TOP_LOGPROBS
+from gateway.validation.ranges import MAX_TOP_LOGPROBS
+from gateway.validation.validate import MAX_CHOICES
 from mesh.errors import InvalidRequest
 
 MOST_STOPS = 1024  # stop strings that are converted; gateway/validation/validate.py has the setting's limit

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from gateway.prompts.assets import Assets
 from gateway.text.tokenizer import ModelTokenizer
 from gateway.validation.fields import Fields
+from gateway.validation.ranges import ADJUSTMENTS, BIASES
 from mesh.messages.jobs import Adjustments, TokenBias, TokenSequence
 
 MAX_BIASES = 1024
 MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARACTERS = 256
 MAX_BAD_TOKENS = 4096  # tokens of all bad words together
-MAX_PENALTY = 2.0  # bound of frequency_penalty and presence_penalty, in both directions
-MAX_BIAS = 100.0
-REPETITION_PENALTIES = (0.01, 100.0)
 LARGE = 512  # ids, biases or characters that take a good part of a millisecond
 
 
@@ -76,19 +74,13 @@ def adjusting_field(found: Adjustments) -> str:
 
 
 def _adjustments(wanted: AdjustmentFields, fields: Fields, assets: Assets) -> Adjustments | None:
-    defaults, (low, high) = assets.defaults, REPETITION_PENALTIES
-    repetition = fields.number(
-        "repetition_penalty", wanted.repetition_penalty, defaults.repetition_penalty, low=low, high=high
-    )
-    frequency, presence = (
-        fields.number(name, getattr(wanted, name), 0.0, low=-MAX_PENALTY, high=MAX_PENALTY)
-        for name in ("frequency_penalty", "presence_penalty")
-    )
+    fields.within(ADJUSTMENTS, wanted)
+    defaults, repetition = assets.defaults, wanted.repetition_penalty
     found = Adjustments(
         biases=_biases(wanted.logit_bias or {}, fields, assets.vocabulary),
-        repetition_penalty=repetition,
-        frequency_penalty=frequency,
-        presence_penalty=presence,
+        repetition_penalty=defaults.repetition_penalty if repetition is None else repetition,
+        frequency_penalty=wanted.frequency_penalty or 0.0,
+        presence_penalty=wanted.presence_penalty or 0.0,
         allowed=_allowed(wanted.allowed_token_ids, fields, assets.vocabulary),
         suppressed_ids=tuple(token for token in defaults.suppress_tokens if 0 <= token < assets.vocabulary),
         bad_words=_bad_words(wanted.bad_words, fields, assets.tokenizer),
@@ -104,8 +96,8 @@ def _biases(given: Mapping[int, float] | Mapping[str, float], fields: Fields, vo
         if not (text.isascii() and text.isdigit() and len(text) < 20):
             raise fields.invalid("logit_bias", f"has the key {text[:40]!r}; its keys are token ids")
         fields.token_ids("logit_bias", (int(text),), vocabulary)
-        if not -MAX_BIAS <= value <= MAX_BIAS:
-            raise fields.invalid("logit_bias", f"gives token {text} {value}; biases are from -100 to 100")
+        if not BIASES.holds(value):
+            raise fields.invalid("logit_bias", f"gives token {text} {value}; biases are {BIASES.words}")
         if value:
             biases[int(text)] = float(value)
     return tuple(TokenBias(token, bias) for token, bias in biases.items())

@@ -1,8 +1,8 @@
 """Range checks of request fields whose errors spell the fields as the client's front door does."""
 
-import math
 from collections.abc import Mapping
 
+from gateway.validation.ranges import Range
 from mesh.errors import InvalidRequest
 
 
@@ -16,22 +16,12 @@ class Fields:
     def invalid(self, field: str, what: str) -> InvalidRequest:
         return InvalidRequest(self.name(field), f"{self.name(field)} {what}")
 
-    def integer(self, field: str, value: int, low: int, high: int | None = None) -> int:
-        if value < low or (high is not None and value > high):
-            limits = f"at least {low}" if high is None else f"from {low} to {high}"
-            raise self.invalid(field, f"must be {limits}, not {value}")
-        return value
-
-    def number(
-        self, field: str, value: float | None, default: float, *, low: float, high: float, above: bool = False
-    ) -> float:
-        """`above`: the value must be larger than `low`."""
-        if value is None:
-            return default
-        if not (math.isfinite(value) and low <= value <= high) or (above and value == low):
-            limits = f"above {low:g} and at most {high:g}" if above else f"from {low:g} to {high:g}"
-            raise self.invalid(field, f"must be {limits}, not {value}")
-        return value
+    def within(self, ranges: Mapping[str, Range], request: object) -> None:
+        """Refuses a field of the request that is outside its range; a field that the client left out is in none."""
+        for field, bounds in ranges.items():
+            value = getattr(request, field)
+            if value is not None and not bounds.holds(value):
+                raise self.invalid(field, f"must be {bounds.words}, not {value}")
 
     def token_ids(self, field: str, ids: tuple[int, ...], vocabulary: int) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary:

@@ -5,7 +5,7 @@ field as the client's front door does; defaults are filled in here and nowhere e
 
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 from gateway.core.interface import ChoiceRequest, Core
 from gateway.prompts.assets import Assets
@@ -13,20 +13,19 @@ from gateway.prompts.lengths import validate_prompt_length
 from gateway.validation.adjustments import adjusting_field, leaves_none
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
+from gateway.validation.ranges import RANGES, SIXTY_FOUR_BITS, Range
 from mesh.config.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
 
+Number = TypeVar("Number", int, float)
 MAX_CHOICES = 128
 MAX_AFFINITY_CHARACTERS = 256
 GREEDY_BELOW = 1e-5  # a lower temperature is served as 0: the largest logit always wins, and dividing by it overflows
-MAX_TOP_LOGPROBS = 20
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_IDS = 4096
 MAX_SALT_CHARACTERS = 128
-MAX_PRIORITY = 600
-SIXTY_FOUR_BITS = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +75,16 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     validate_prompt_length(prompt_field, len(request.prompt), core.limits, context, answer=request.max_tokens != 0)
     _validate_stops(request, fields, assets, core.limits)
     max_tokens = _max_tokens(request, fields, context, facts.largest_pool_tokens)
+    most = min(MAX_CHOICES, core.limits.choices)
+    counts = {"n": Range(1, most), "best_of": Range(request.n or 1, most)}
+    fields.within({**RANGES, **counts, "min_tokens": Range(0, max_tokens)}, request)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
     if request.adjustments is not None and not facts.adjusts_logits:
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
     own_eos = frozenset(eos) - set(request.stop_token_ids)
-    valid = _per_choice(request, fields, facts.root, assets, core.limits, sampling, own_eos)
+    valid = _per_choice(request, fields, facts.root, assets, sampling, own_eos)
     tokens = len(request.prompt) + sum(map(len, request.emitted.values()))
     request.trace.admission.adds(prompt_tokens=tokens, choices=len(valid.choices), max_tokens=max_tokens)
     return valid
@@ -113,7 +115,7 @@ def _max_tokens(request: ClientRequest, fields: Fields, context: int, pool: int)
         )
     if request.max_tokens is None:
         return room
-    max_tokens = fields.integer("max_tokens", request.max_tokens, 0)
+    max_tokens = request.max_tokens
     if prompt + max_tokens > context:
         raise ContextTooLong(
             prompt_field,
@@ -136,30 +138,33 @@ def _sampling(
     eos: tuple[int, ...],
 ) -> dict[str, Any]:
     """Arguments of Sampling that all choices share. Without a seed, one is drawn."""
-    defaults, top = assets.defaults, request.top_logprobs
+    defaults = assets.defaults
     _validate_grammar(request, fields, eos)
     seed = random.getrandbits(64) if request.seed is None else request.seed
     top_k = defaults.top_k if request.top_k is None else 0 if request.top_k == -1 else request.top_k
-    temperature = fields.number("temperature", request.temperature, defaults.temperature, low=0.0, high=100.0)
-    least = min(defaults.min_new_tokens, max_tokens) if request.min_tokens is None else request.min_tokens
-    min_tokens = fields.integer("min_tokens", least, 0, max_tokens)
+    temperature = _first(request.temperature, defaults.temperature)
+    min_tokens = _first(request.min_tokens, min(defaults.min_new_tokens, max_tokens))
     stop_ids = tuple(dict.fromkeys((*request.stop_token_ids, *eos)))
     if request.adjustments is not None and leaves_none(request.adjustments, stop_ids if min_tokens else ()):
         what = "leaves no token: bad_words, min_tokens or the model's suppress_tokens exclude all of them"
         raise fields.invalid("allowed_token_ids", what)
     return {
         "temperature": temperature if temperature >= GREEDY_BELOW else 0.0,
-        "top_k": fields.integer("top_k", top_k, 0, 2**31 - 1),
-        "top_p": fields.number("top_p", request.top_p, defaults.top_p, low=0.0, high=1.0, above=True),
-        "min_p": fields.number("min_p", request.min_p, defaults.min_p, low=0.0, high=1.0),
-        "seed": fields.integer("seed", seed, -(2**63), SIXTY_FOUR_BITS) & SIXTY_FOUR_BITS,
+        "top_k": top_k,
+        "top_p": _first(request.top_p, defaults.top_p),
+        "min_p": _first(request.min_p, defaults.min_p),
+        "seed": seed & SIXTY_FOUR_BITS,
         "max_tokens": max_tokens,
         "min_tokens": min_tokens,
         "stop_ids": stop_ids,
         "grammar": request.grammar,
-        "top_logprobs": None if top is None else fields.integer("top_logprobs", top, 0, MAX_TOP_LOGPROBS),
+        "top_logprobs": request.top_logprobs,
         "adjustments": request.adjustments,
     }
+
+
+def _first(given: Number | None, default: Number) -> Number:
+    return default if given is None else given
 
 
 def _least_tokens(request: ClientRequest, sampling: dict[str, Any]) -> int:
@@ -191,18 +196,13 @@ def _per_choice(
     fields: Fields,
     model: str,
     assets: Assets,
-    limits: DoorConfig,
     sampling: dict[str, Any],
     eos: frozenset[int],
 ) -> ValidRequest:
-    most = min(MAX_CHOICES, limits.choices)
-    count = fields.integer("n", 1 if request.n is None else request.n, 1, most)
-    if request.best_of is not None:
-        if request.emitted:
-            raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
-        count = fields.integer("best_of", request.best_of, count, most)
-    priority = fields.integer("priority", request.priority, -MAX_PRIORITY, MAX_PRIORITY)
-    priority = request.trace.admission.priority(priority, fields.name("priority"))
+    count = _first(request.best_of, _first(request.n, 1))
+    if request.best_of is not None and request.emitted:
+        raise fields.invalid("best_of", "has no meaning for an answer that is continued: name n alone")
+    priority = request.trace.admission.priority(request.priority, fields.name("priority"))
     if any(index >= count for index in request.emitted):
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
     if request.emitted and request.seed is None and sampling["temperature"] > 0:
@@ -270,7 +270,7 @@ def _scoring(
         salt=salt,
         priority=priority,
         beside_tokens=request.beside_tokens,
-        examination=Examination(fields.integer("prompt_logprobs", request.prompt_logprobs, 0, MAX_TOP_LOGPROBS)),
+        examination=Examination(request.prompt_logprobs),
         prompt_field=fields.name("prompt"),
         max_tokens_field=fields.name("max_tokens"),
     )

@@ -22,7 +22,7 @@ from gateway.receipts.answers.growing import grown, shape
 from gateway.receipts.answers.reading import loads_slowly
 from gateway.receipts.receipts import OpenReceipt
 from gateway.validation.client_request import is_request_id
-from gateway.validation.validate import MAX_TOP_LOGPROBS
+from gateway.validation.ranges import LISTED_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import End
 
@@ -89,8 +89,8 @@ def _logprobs(body: SglangBody, ignored: list[str]) -> tuple[int | None, int | N
         neutral: dict[str, Any] = {"top_logprobs_num": 0, "logprob_start_len": -1, "return_text_in_logprobs": False}
         ignored += [name for name, value in neutral.items() if getattr(body, name) not in (None, value)]
         return None, None
-    if not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise InvalidRequest("top_logprobs_num", f"top_logprobs_num must be from 0 to {MAX_TOP_LOGPROBS}, not {top}")
+    if not LISTED_LOGPROBS.holds(top):
+        raise InvalidRequest("top_logprobs_num", f"top_logprobs_num must be {LISTED_LOGPROBS.words}, not {top}")
     if start is not None and start < -1:
         what = f"logprob_start_len must be a position of the prompt, or -1 for no position, not {start}"
         raise InvalidRequest("logprob_start_len", what)

@@ -22,7 +22,7 @@ from gateway.tracing.record import RequestRecord, unrecorded
 from gateway.validation.adjustments import AdjustmentFields, find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.validate import MAX_TOP_LOGPROBS
+from gateway.validation.ranges import LISTED_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Adjustments
 
@@ -205,8 +205,8 @@ def _client_request(
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not available when stream=true")
-    if body.prompt_logprobs is not None and not 0 <= body.prompt_logprobs <= MAX_TOP_LOGPROBS:
-        what = f"prompt_logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {body.prompt_logprobs}"
+    if body.prompt_logprobs is not None and not LISTED_LOGPROBS.holds(body.prompt_logprobs):
+        what = f"prompt_logprobs must be {LISTED_LOGPROBS.words}, not {body.prompt_logprobs}"
         raise InvalidRequest("prompt_logprobs", what)
     if body.stream and body.best_of not in (None, body.n or 1):
         raise InvalidRequest("best_of", "best_of above n cannot be streamed: which choices are best is known last")

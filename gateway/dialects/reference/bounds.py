@@ -1,6 +1,6 @@
 """The bounds of fields in request bodies beyond their types, as JSON schema: ranges, lengths, shapes.
 
-Validation enforces these limits (gateway/validation/validate.py and others); here they are written down for clients.
+The front doors enforce them; ranges of numbers have one definition for both (gateway/validation/ranges.py).
 tests/unit/gateway/dialects/reference/test_described_limits.py sends values at and beyond each one."""
 
 from typing import Any
@@ -12,21 +12,19 @@ from gateway.dialects.reference.models import DescribedModel
 from gateway.prompts.prompt import ROLES
 from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
-from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIAS, MAX_BIASES, MAX_PENALTY
-from gateway.validation.adjustments import REPETITION_PENALTIES as REPETITION
+from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIASES
+from gateway.validation.ranges import ADJUSTMENTS, BIASES, LISTED_LOGPROBS, RANGES, Range
 from gateway.validation.validate import (
     MAX_AFFINITY_CHARACTERS,
     MAX_CHOICES,
-    MAX_PRIORITY,
     MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_IDS,
-    MAX_TOP_LOGPROBS,
-    SIXTY_FOUR_BITS,
 )
 from mesh.config.door_config import DoorConfig
 
 Json = dict[str, Any]
+_LISTED = ("logprobs", "top_logprobs", "prompt_logprobs", "top_logprobs_num")
 _NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
 _FUNCTION = {
     "type": "object",
@@ -122,9 +120,7 @@ _STRUCTURED = {
 def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Json]]:
     """Field -> JSON type -> what is added to the schema of that type. A field means the same in every body."""
     context, ids = model.context_tokens, {"type": "integer", "minimum": 0, "maximum": model.vocabulary - 1}
-    penalty = {"number": {"minimum": -MAX_PENALTY, "maximum": MAX_PENALTY}}
-    count, tokens = {"minimum": 1, "maximum": min(MAX_CHOICES, limits.choices)}, {"minimum": 0, "maximum": context}
-    top = {"integer": {"minimum": 0, "maximum": MAX_TOP_LOGPROBS}}
+    count, tokens = Range(1, min(MAX_CHOICES, limits.choices)).schema, Range(0, context).schema
     text = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
     digits = {"pattern": "^[0-9]{1,19}$"}
     return {
@@ -132,18 +128,14 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
         "best_of": {"integer": count},
         **{key: {"integer": tokens} for key in ("max_tokens", "max_completion_tokens", "max_new_tokens")},
         **{key: {"integer": tokens} for key in ("min_tokens", "min_new_tokens")},
-        "temperature": {"number": {"minimum": 0, "maximum": 100}},
-        "top_p": {"number": {"exclusiveMinimum": 0, "maximum": 1}},
-        "top_k": {"integer": {"minimum": -1, "maximum": 2**31 - 1}},
-        "min_p": {"number": {"minimum": 0, "maximum": 1}},
-        "frequency_penalty": penalty,
-        "presence_penalty": penalty,
-        "repetition_penalty": {"number": {"minimum": REPETITION[0], "maximum": REPETITION[1]}},
+        **{key: {"number": RANGES[key].schema} for key in ("temperature", "top_p", "min_p")},
+        **{key: {"integer": RANGES[key].schema} for key in ("top_k", "priority")},
+        **{key: {"number": each.schema} for key, each in ADJUSTMENTS.items()},
         "logit_bias": {
             "object": {
                 "maxProperties": MAX_BIASES,
                 "propertyNames": digits,
-                "additionalProperties": {"type": "number", "minimum": -MAX_BIAS, "maximum": MAX_BIAS},
+                "additionalProperties": {"type": "number"} | BIASES.schema,
             }
         },
         "bad_words": {
@@ -153,14 +145,13 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
             }
         },
         "allowed_token_ids": {"array": {"minItems": 1, "maxItems": model.vocabulary, "items": ids}},
-        **{key: {"integer": {"minimum": -(2**63), "maximum": SIXTY_FOUR_BITS}} for key in ("seed", "sampling_seed")},
+        **{key: {"integer": RANGES["seed"].schema} for key in ("seed", "sampling_seed")},
         "stop": {"string": text, "array": {"maxItems": limits.stop_strings, "items": text}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOP_IDS, "items": ids}},
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
         "truncation_side": {"string": {"enum": ["left", "right"]}},
-        **dict.fromkeys(("logprobs", "top_logprobs", "prompt_logprobs", "top_logprobs_num"), top),
+        **{key: {"integer": LISTED_LOGPROBS.schema} for key in _LISTED},
         "logprob_start_len": {"integer": {"minimum": -1}},
-        "priority": {"integer": {"minimum": -MAX_PRIORITY, "maximum": MAX_PRIORITY}},
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
         **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},
         **{key: {"string": {"pattern": r"^[\x21-\x7e]{1,128}$"}} for key in ("request_id", "rid")},
