@@ -75,7 +75,6 @@ class _Work:
     def __init__(self, model: SourceModel, out: Path, target: str, windows: Windows, about: dict[str, str]) -> None:
         self._model, self._out, self._target, self._windows = model, out, target, windows
         self._partial = out.with_name(out.name + _PARTIAL)
-        self._forms = dict[str, MatrixForm]()
         self._layers = PlainLayers.of(model.config, windows.shape[1])
         self._hidden: tuple[int, Floats] | None = None  # the layer that reads it, and [windows, tokens, hidden]
         if out.exists():

@@ -77,7 +77,3 @@ class DoorConfig:
     @property
     def header_bytes(self) -> int:
         return self.header_kib * 1024
-
-    def longest_prompt(self, context_tokens: int) -> int:
-        """Tokens that a prompt may have in a context of `context_tokens`."""
-        return min(self.prompt_tokens, context_tokens) if self.prompt_tokens else context_tokens

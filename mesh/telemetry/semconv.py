@@ -65,7 +65,6 @@ RPC_METHOD = "rpc.method"
 RPC_STATUS = "rpc.response.status_code"
 ERROR_TYPE = "error.type"
 SERVICE_NAME = "service.name"
-SERVICE_INSTANCE = "service.instance.id"
 
 # ---- attributes of ours
 
