@@ -6,19 +6,19 @@ that has no complete request gives way, so half-sent requests never lock others 
 gateway/http/writing.py; gateway/http/exchange.py carries one request and its answer."""
 
 import asyncio
-from collections import deque
 from typing import cast
 
 import httptools
 from starlette.types import ASGIApp
 
+from gateway.http.ending import LINGER_SECONDS, ConnectionEnd
 from gateway.http.exchange import Exchange
 from gateway.http.head import expects_continue, fault_of
 from gateway.http.open_connections import OpenConnections
 from gateway.http.parser import RequestParser
 from gateway.http.part_timer import Part, PartTimer
+from gateway.http.pipeline import RequestPipeline
 from gateway.http.reading_gate import ReadingGate
-from gateway.http.refusal import refusal
 from gateway.http.scope import request_scope
 from gateway.http.writing import ClientWriter
 
@@ -27,7 +27,6 @@ SLICE_SECONDS = 0.002  # time for which one connection may parse before others h
 MAX_HEADERS = 256
 NO_REQUEST = 400, "this is no HTTP request that the gateway can read"
 KEEP_ALIVE_SECONDS = 5.0  # time after which a connection without a request is closed
-LINGER_SECONDS = 5.0  # a client that has its error may go on sending so long, unread, so that it reads why
 
 
 class ClientConnection(asyncio.Protocol):
@@ -40,16 +39,17 @@ class ClientConnection(asyncio.Protocol):
         self.headers: list[tuple[bytes, bytes]] = []  # headers of the request that is parsed
         self._url = b""
         self._part = Part.HEAD
+        self._head_begun = False
         self._rest, self._at = b"", 0  # bytes received and not parsed, and where they begin
         self._unseen = 0  # bytes parsed since the parser last had something to show
         self._progress = False  # the piece had something to show
+        self._dropped = False  # the client sends what nobody reads
         self._fault = NO_REQUEST  # status and message if the parser fails
         self._timer = PartTimer(self._late)
         self._idle: asyncio.TimerHandle | None = None  # closes a connection on which no request comes
         self._counted = False
-        self._parsed: Exchange | None = None  # the request that is parsed, or was last
-        self._running: Exchange | None = None  # the request whose answer is under way
-        self._pipeline = deque[Exchange]()  # requests that wait for it
+        self._requests = RequestPipeline()
+        self._refusal: tuple[int, str] | None = None  # an error that follows the answers which are owed
 
     # ---- the transport
 
@@ -58,6 +58,7 @@ class ClientConnection(asyncio.Protocol):
         has_room = self._open.make_room()
         self.writer = ClientWriter(self._transport, self._open.writes, self._limits.reader_seconds)
         self._reading = ReadingGate(self._transport)
+        self._end = ConnectionEnd(self._transport, self.writer, self._reading, self._timer)
         self._open.enter(self)
         self._counted = True
         if has_room:
@@ -70,15 +71,12 @@ class ClientConnection(asyncio.Protocol):
         self._uncount()
         self._timer.close()
         self._stop_idle()
-        for each in (self._running, self._parsed, *self._pipeline):
-            if each is not None:
-                each.client_gone()
+        self._requests.client_gone()
         self.writer.client_gone()
         if self._parser is not None:
             self._parser.close()
         self._rest, self._at = b"", 0
-        self._parser = self._parsed = self._running = None  # these refer to this connection
-        self._pipeline.clear()
+        self._parser = None  # it refers to this connection
 
     def pause_writing(self) -> None:
         self.writer.pause()
@@ -87,7 +85,8 @@ class ClientConnection(asyncio.Protocol):
         self.writer.resume()
 
     def data_received(self, data: bytes) -> None:
-        if self._part is Part.REFUSED:
+        if self._part is Part.OVER:
+            self._dropped = True
             return
         self._stop_idle()
         self._rest = self._rest[self._at :] + data if self._rest else data
@@ -102,10 +101,10 @@ class ClientConnection(asyncio.Protocol):
 
     def shut(self) -> None:
         """The server closes: the connection ends, behind the answer that is under way."""
-        if self._running is None:
+        if self._requests.running is None:
             self._transport.close()
         else:
-            self._running.keep_alive = False
+            self._requests.running.keep_alive = False
 
     def _uncount(self) -> None:
         self._open.without_request.pop(self, None)
@@ -119,10 +118,10 @@ class ClientConnection(asyncio.Protocol):
         """Parse what has come; leave the rest for later while a pipelined request waits or after a slice of time."""
         ends = self._loop.time() + SLICE_SECONDS
         while self._at < len(self._rest) and self._parser is not None and not self._transport.is_closing():
-            if self._pipeline or self._loop.time() > ends:
+            if self._requests.waiting or self._loop.time() > ends:
                 self._reading.hold()
                 self._set_timer()  # headers may be complete, or a body
-                if not self._pipeline:
+                if not self._requests.waiting:
                     self._loop.call_soon(self._feed)
                 return
             size = BODY_PIECE if self._part is Part.BODY else HEAD_PIECE
@@ -130,6 +129,9 @@ class ClientConnection(asyncio.Protocol):
             self._at += len(piece)
             if not self._parse(self._parser, piece):
                 return
+            if self._part is Part.OVER:
+                self._dropped = self._at < len(self._rest)
+                break
         self._rest, self._at = b"", 0
         if self._reading.held and self._parser is not None:
             self._reading.release()
@@ -152,7 +154,7 @@ class ClientConnection(asyncio.Protocol):
     # ---- what the parser has found
 
     def on_message_begin(self) -> None:
-        self._part, self._url, self.headers = Part.HEAD, b"", []
+        self._part, self._head_begun, self._url, self.headers = Part.HEAD, True, b"", []
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -171,37 +173,45 @@ class ClientConnection(asyncio.Protocol):
         if fault := fault_of(version := parser.get_http_version(), self.headers):
             self._fault = fault
             raise ValueError(fault)
-        self._part, self._progress, self.writer.framed = Part.BODY, True, version != "1.0"
+        self._part, self._head_begun, self._progress = Part.BODY, False, True
         self._open.without_request.pop(self, None)
         exchange = Exchange(
             self,
             self.writer,
             request_scope(self.writer, parser.get_method().decode("ascii"), version, self._url, self.headers),
             keep_alive=version != "1.0" and parser.should_keep_alive(),
-            expects_continue=expects_continue(self.headers),
+            expects_continue=version != "1.0" and expects_continue(self.headers),
         )
-        self._parsed = exchange
-        if self._running is None:
+        self._requests.parsed = exchange
+        if self._requests.running is None:
             self._start(exchange)
         else:
             self._reading.pause()
-            self._pipeline.append(exchange)
+            self._requests.waiting.append(exchange)
 
     def on_body(self, body: bytes) -> None:
         self._progress = True
-        if self._parsed is not None and self._parsed.add(body):
+        parsed = self._requests.parsed
+        if parsed is not None and parsed.add(body):
             self._reading.pause()
 
     def on_message_complete(self) -> None:
         self._part, self._progress = Part.DONE, True
         self._timer.stop()  # the next message gets time of its own
-        if self._parsed is not None:
-            self._parsed.end_body()
-            if self._parsed.complete:
-                self._open.without_request[self] = None
+        parsed = self._requests.parsed
+        assert parsed is not None and self._parser is not None, "its head came before"
+        parsed.end_body()
+        if parsed.complete:
+            self._open.without_request[self] = None
+        parsed.keep_alive = parsed.keep_alive and self._parser.should_keep_alive()  # a trailer may say so too
+        if not parsed.keep_alive:  # what comes behind the last request is none
+            self._part = Part.OVER
+            if parsed.complete:
+                self.fail()
 
     def _start(self, exchange: Exchange) -> None:
-        self._running = exchange
+        self._requests.running = exchange
+        self.writer.framed = exchange.scope["http_version"] != "1.0"
         self._open.run(exchange.run(self._app))
 
     # ---- what an exchange says
@@ -210,25 +220,28 @@ class ClientConnection(asyncio.Protocol):
         self._reading.resume()
 
     def is_last(self) -> bool:
-        return self._open.leaving and not self._pipeline and self._at >= len(self._rest)
+        return self._open.leaving and not self._requests.waiting and self._at >= len(self._rest)
 
     def answered(self, exchange: Exchange) -> None:
         if not exchange.keep_alive:
             self.fail()
-        self._running = None
-        if self._part is Part.REFUSED:
+        self._requests.running = None
+        if self._part is Part.OVER:
             self._stop_idle()
         if self.writer.closing:
             return
         self._stop_idle()
         self._reading.resume()
-        if self._pipeline:
-            self._start(self._pipeline.popleft())
+        if self._requests.waiting:
+            self._start(self._requests.waiting.popleft())
+        elif self._refusal is not None:
+            self._refuse(*self._refusal)
+            return
         else:
             self._idle = self._loop.call_later(KEEP_ALIVE_SECONDS, self._transport.close)
             if self._part is Part.DONE:
                 self._open.without_request[self] = None
-        if self._part is Part.BODY and self._parsed is exchange:  # answered before the body was complete
+        if self._part is Part.BODY and self._requests.parsed is exchange:  # answered before the body was complete
             self._timer.call(Part.BODY, LINGER_SECONDS, self._transport.close)
         if self._at < len(self._rest):
             self._stop_idle()  # the next request is there
@@ -237,12 +250,12 @@ class ClientConnection(asyncio.Protocol):
             self._set_timer()
 
     def fail(self) -> None:
-        """End the connection as the client or the answer wants. A client that still sends its body reads the answer
-        first: bytes that nobody reads would make the kernel reset the connection, and the answer is lost."""
-        answered = self._running is not None and self._running.complete
-        if self._part is Part.BODY and answered and self._transport.can_write_eof():
+        """End the connection as the client or the answer wants."""
+        running = self._requests.running
+        answered = running is not None and running.complete
+        if answered and (self._part is Part.BODY or self._dropped):  # the client still sends
             self._drop_input()
-            self._linger()
+            self._end.linger()
         else:
             self._transport.close()
 
@@ -251,11 +264,11 @@ class ClientConnection(asyncio.Protocol):
     def _set_timer(self) -> None:
         """Keep a timer for the part that is under way; a complete request has none."""
         part = self._part
-        if self._transport.is_closing() or part is Part.REFUSED:
+        if self._transport.is_closing() or part is Part.OVER:
             return
-        if part is Part.DONE and self._unseen and self._running is None:
+        if part is Part.DONE and self._unseen and self._requests.running is None:
             part = Part.HEAD  # empty lines before the next request
-        if part not in (Part.HEAD, Part.BODY) or self._pipeline:
+        if part not in (Part.HEAD, Part.BODY) or self._requests.waiting:
             self._timer.stop()
             return
         limits = self._limits
@@ -267,8 +280,9 @@ class ClientConnection(asyncio.Protocol):
         self._idle = None
 
     def _late(self, part: Part) -> None:
-        if part is Part.HEAD and self._unseen == 0 and not self._rest:
-            self._transport.close()  # a client that has sent nothing expects no answer
+        sent_nothing = self._part is Part.DONE or (self._unseen == 0 and not self._rest)  # but empty lines
+        if part is Part.HEAD and sent_nothing and not self._head_begun:
+            self._transport.close()  # the client expects no answer
         elif part is Part.HEAD:
             self._refuse(408, f"the headers of a request did not come within {self._limits.header_seconds:g} s")
         else:
@@ -277,34 +291,24 @@ class ClientConnection(asyncio.Protocol):
     # ---- refusing
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer with an error that no application sees, and end the connection."""
-        unanswered = [each for each in (self._running, self._parsed) if each is not None and not each.complete]
-        begun = any(each.begun for each in unanswered)
+        """End the connection with an error that no application sees, behind the answers that are owed."""
+        requests = self._requests
+        begun = False  # the answer to the request that has the fault
+        if self._part is Part.BODY:
+            begun = requests.parsed is not None and requests.parsed.begun
+            requests.withdraw()
         self._drop_input()
-        self.writer.writable = False
-        for each in unanswered:
-            each.client_gone()
-        if begun or self._transport.is_closing():
+        if requests.running is not None:
+            self._refusal = status, message
+            self._reading.release()
+        elif begun or self._transport.is_closing():
             self._transport.close()
-            return
-        self.writer.write(refusal(status, message))
-        if self._transport.can_write_eof():
-            self._linger()
         else:
-            self._transport.close()
+            self._end.refuse(status, message)
 
     def _drop_input(self) -> None:
         """No request comes from this connection any more."""
-        self._part, self.writer.refused, self._rest, self._at = Part.REFUSED, True, b"", 0
+        self._part, self._rest, self._at = Part.OVER, b"", 0
         self._open.without_request.pop(self, None)
         self._timer.stop()
         self._stop_idle()
-        for each in self._pipeline:
-            each.client_gone()
-        self._pipeline.clear()
-
-    def _linger(self) -> None:
-        """The client gets the end of what is written, and some time in which what it still sends is dropped."""
-        self._transport.write_eof()
-        self._reading.release()
-        self._timer.call(None, LINGER_SECONDS, self._transport.abort)

@@ -113,9 +113,11 @@ class Exchange:
             self._go_on(message.get("body", b""), more=message.get("more_body", False))
 
     def _begin(self, status: int, headers: list[Any]) -> None:
-        self.begun, self._expects_continue = True, False
         headers = [(name.lower(), value) for name, value in headers]
-        self.keep_alive = self.keep_alive and not ends_connection(headers) and not self._owner.is_last()
+        # A client that has not heard that it may send its body sends it, or the next request: nobody can tell.
+        unclear = self._expects_continue and self._more_body
+        last = unclear or ends_connection(headers) or self._owner.is_last()
+        self.begun, self._expects_continue, self.keep_alive = True, False, self.keep_alive and not last
         if not self.keep_alive and not ends_connection(headers):
             headers.append((b"connection", b"close"))
         bodiless = self.scope["method"] == "HEAD" or status in BODILESS

@@ -16,7 +16,7 @@ class Part(Enum):
     HEAD = "head"  # the headers of a request are not complete; so is a new connection
     BODY = "body"  # the headers are complete, the body is not
     DONE = "done"  # the request is complete: its answer is under way, or the next one has not begun
-    REFUSED = "refused"  # an error is sent; what the client still sends is dropped
+    OVER = "over"  # no further request is read: what the client still sends is dropped
 
 
 class PartTimer:

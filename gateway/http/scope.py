@@ -13,7 +13,10 @@ from gateway.http.writing import EXTENSION, ClientWriter
 
 def request_scope(writer: ClientWriter, method: str, version: str, target: bytes, headers: Headers) -> Scope:
     url, transport = httptools.parse_url(target), writer.transport
-    path = (url.path or b"").decode("ascii")
+    path = (url.path or b"/").decode("ascii")
+    if url.host is not None:  # the whole URL is the target: it decides, not the Host header
+        named = url.host if url.port is None else b"%b:%d" % (url.host, url.port)
+        headers = [(name, named if name == b"host" else value) for name, value in headers]
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -24,7 +27,7 @@ def request_scope(writer: ClientWriter, method: str, version: str, target: bytes
         "client": _host_and_port(transport, "peername"),
         "root_path": "",
         "path": unquote(path) if "%" in path else path,
-        "raw_path": url.path,
+        "raw_path": url.path or b"/",
         "query_string": url.query or b"",
         "headers": headers,
         "extensions": {EXTENSION: writer},

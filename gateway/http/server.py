@@ -90,6 +90,10 @@ class HttpServer:
     def leave(self) -> None:
         """Other processes take new connections. Requests on those that are open are served, and end them."""
         self._left_seconds = asyncio.get_running_loop().time()
+        self.end_connections()
+
+    def end_connections(self) -> None:
+        """The answer to each further request ends its connection."""
         self._open.leaving = True
 
     @property

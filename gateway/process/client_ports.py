@@ -35,9 +35,21 @@ async def open_http(
         process=process,
     )
     if not shared:
-        return http, OwnPorts()
+        return http, PortsOfAlone(http)
     exchange.serve(http)
     return http, SharedPorts(exchange, http, grpc)
+
+
+class PortsOfAlone(OwnPorts):
+    """The ports of a gateway's only process. Each further answer says that its connection ends, so that the pool of
+    the client connects elsewhere."""
+
+    def __init__(self, http: HttpServer) -> None:
+        self._http = http
+
+    async def hand_over(self, seconds: float) -> bool:
+        self._http.end_connections()
+        return False
 
 
 class SharedPorts:
@@ -49,6 +61,7 @@ class SharedPorts:
 
     async def hand_over(self, seconds: float) -> bool:
         """Let another process take new connections; requests have `seconds` to end. False: there is none."""
+        self._http.end_connections()
         if not await self._exchange.hand_over():
             return False
         self._http.leave()

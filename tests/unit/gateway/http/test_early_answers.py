@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.http import part_timer
-from gateway.http.connection import LINGER_SECONDS, ClientConnection
-from gateway.http.open_connections import OpenConnections
+from gateway.http.ending import LINGER_SECONDS
 from gateway.http.part_timer import AGAIN_SECONDS
-from mesh.config.door_config import DoorConfig
 from tests.harness.blocks import RECEIVE_SECONDS, status_of
 from tests.sim.loop import VirtualLoop, run_virtual
+from tests.unit.gateway.http.client_end import connected, turns
 
 BODY_BYTES = 8 << 20  # more than the buffers of two sockets hold
 
@@ -36,38 +35,6 @@ async def test_a_client_that_wants_the_connection_closed_reads_an_early_answer(u
     assert status_of(answer) == 404 and b"connection: close" in answer
 
 
-class ClientEnd(asyncio.Transport):
-    """The client's end: it keeps what it gets."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.got, self.ended, self.closed = b"", False, False
-
-    def write(self, data: Any) -> None:
-        assert not self.ended
-        self.got += bytes(data)
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-
 async def answer_at_once(scope: Any, receive: Any, send: Any) -> None:
     """An application that reads no body."""
     await send({"type": "http.response.start", "status": 429, "headers": [(b"content-length", b"0")]})
@@ -80,20 +47,8 @@ async def answer_later(scope: Any, receive: Any, send: Any) -> None:
     await answer_at_once(scope, receive, send)
 
 
-def connected(app: Any, **limits: Any) -> tuple[ClientConnection, ClientEnd]:
-    made = ClientConnection(app, OpenConnections(DoorConfig(**limits)))
-    pipe = ClientEnd()
-    made.connection_made(pipe)
-    return made, pipe
-
-
 def head(length: int, more: bytes = b"") -> bytes:
     return b"POST /x HTTP/1.1\r\nhost: x\r\n%bcontent-length: %d\r\n\r\n" % (more, length)
-
-
-async def turns(count: int = 8) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 def test_the_answer_ends_and_what_the_client_still_sends_is_dropped_for_a_while() -> None:

@@ -105,20 +105,17 @@ async def test_a_request_whose_body_comes_behind_an_answer_is_answered_too(
     assert answer.count(b"HTTP/1.1 200 OK") == 2
 
 
-async def test_rubbish_behind_a_request_ends_the_connection_and_the_request(
+async def test_rubbish_behind_requests_ends_the_connection_behind_their_answers(
     url: str, core: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    core.ends = False
     body = b'{"prompt": "x", "stream": %s}'
-    for stream in (b"true", b"false"):
+    for stream, end in ((b"true", b"[DONE]"), (b"false", b'"usage"')):
         whole = http(TEXT, body % stream).replace(b"connection: close\r\n", b"")
-        for rubbish in (b"\x00\x00", whole + b"\x00\x00"):
-            answer, seconds = await slow(url, whole, rubbish, every=0.2)
-            assert seconds < 10 and b"[DONE]" not in answer
-    async with asyncio.timeout(20):
-        while not all(stream.cancelled for stream in core.streams):
-            await asyncio.sleep(0.02)
-    assert "Exception" not in caplog.text and len(core.streams) == 4
+        for count in (1, 2):
+            answer, seconds = await slow(url, whole, whole * (count - 1) + b"\x00\x00", every=0.2)
+            assert seconds < 10 and answer.count(end) == answer.count(b"HTTP/1.1 200 ") == count
+            assert answer.rpartition(end)[2].count(b"HTTP/1.1 400 ") == 1
+    assert "Exception" not in caplog.text and len(core.streams) == 6
 
 
 async def test_a_body_of_tiny_chunks_leaves_others_their_turn(url: str, core: Any) -> None:
