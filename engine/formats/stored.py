@@ -1,4 +1,4 @@
-"""What a checkpoint holds under a name: numbers, or a matrix that is quantized there.
+"""The value that a checkpoint holds under a name: numbers, or a matrix that is quantized there.
 
 The form of a quantized matrix is known from headers; its numbers are read when it is packed."""
 

@@ -1,4 +1,4 @@
-"""What each endpoint that generates has of its own: steps 1 and 8 of a request's life over HTTP.
+"""The parts of the way that each endpoint which generates has of its own: steps 1 and 8 of a request's life over HTTP.
 
 gateway/dialects/opening.py calls these, in the order of their methods."""
 

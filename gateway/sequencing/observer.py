@@ -1,4 +1,4 @@
-"""What the gateway tells its metrics about a request: one call at each moment that counts.
+"""The calls by which the gateway tells its metrics about a request: one at each moment that counts.
 
 The sequencer, the streams and the front doors call a `RequestObserver`; `gateway/observability/metrics.py` is the one
 that counts. Times are those of the event loop's clock. An observer never raises and never waits."""

@@ -1,4 +1,4 @@
-"""What the gateway notes of a client's request while it runs: times and names, no spans yet.
+"""The gateway's notes about a client's request while it runs: times and names, no spans yet.
 
 A `RequestRecord` lives from the request's head to its last byte; each choice has a `ChoiceRecord`, and each attempt at
 a worker an `AttemptAtWorker`, to which the worker's own report (a leg) is added when it comes. Spans are made of these

@@ -1,4 +1,4 @@
-"""What a worker records of one attempt of a request, a leg: phases, one after the other, on the worker's own clock.
+"""A worker's record of one attempt of a request, a leg: phases, one after the other, on the worker's own clock.
 
 Nothing is exported here. When the leg is over, it travels to the gateway in the next `Phases` message. Phases follow
 each other without a gap, so a leg has no hole by construction. A job without a sampled traceparent gets a recorder that

@@ -1,4 +1,4 @@
-"""What a process measures about itself: counters and histograms with fixed bounds, all cumulative since its start.
+"""The measures of a process about itself: counters and histograms with fixed bounds, all cumulative since its start.
 
 A worker counts here and pushes a `Measures` message with everything to its gateways, at most once a second; so a lost
 message loses nothing. Counting is an addition, observing a search among a dozen bounds: cheap enough for every step."""

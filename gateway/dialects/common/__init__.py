@@ -1,1 +1,1 @@
-"""What all dialects share: errors, events of streams, headers."""
+"""Errors, events of streams and headers, which all dialects share."""

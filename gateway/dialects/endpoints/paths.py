@@ -1,4 +1,4 @@
-"""What follows from the table for a path that a client asks for, and the routes of those that a gateway serves.
+"""Answers from the table for a path that a client asks for, and the routes of those that a gateway serves.
 
 A path that no row has belongs to the rows beside it: below `/ui`, `/debug` and `/metrics` lies what operators look at,
 below `/v1/messages` errors are Anthropic's."""
