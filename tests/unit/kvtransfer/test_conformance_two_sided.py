@@ -1,4 +1,4 @@
-"""What a receiver lets into its pages, with every transport whose receiver writes them itself."""
+"""A receiver lets only sound bytes into its pages, with every transport whose receiver writes them itself."""
 
 from kvtransfer.transfer import Span
 

@@ -1,4 +1,4 @@
-"""What waits for a reader is counted and bounded, and readers with a backlog go on in turns."""
+"""Tokens that wait for a reader are counted and bounded, and readers with a backlog go on in turns."""
 
 import asyncio
 
