@@ -199,6 +199,10 @@ overload: $(DEV) ## goodput at three and ten times the capacity, and what refusa
 crowd: $(DEV) ## what small requests get beside the large batches of another client
 	@$(BIN)/python -m bench.crowd --json $(ARGS)
 
+.PHONY: offline
+offline: $(DEV) ## `LLM.generate` beside the engine's own steps
+	@$(BIN)/python -m bench.offline --json $(ARGS)
+
 .PHONY: routing
 routing: $(DEV) ## how long a route takes to choose among 1,000 workers, and what it is worth on a conversation trace
 	@$(BIN)/python -m bench.routing --json $(ARGS)

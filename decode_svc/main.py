@@ -14,17 +14,16 @@ from engine.loading.loaded import LoadedModel
 from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
-from kvtransfer.transfer import Transport
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config.worker_config import DecodeConfig
 from mesh.messages.hello_pairs import PageReach, choose
 from mesh.messages.jobs import Tier
 from mesh.messages.kv_messages import KvHello
-from mesh.network.grpc_network import GrpcNetwork
-from mesh.network.grpc_stats import stats_service
+from mesh.network.interface import Network
 from mesh.network.logged_network import with_message_log
-from mesh.network.mesh_token import MeshToken, mesh_token
-from mesh.network.tls import TlsFiles, tls_files
+from mesh.network.mesh_token import mesh_token
+from mesh.network.tls import tls_files
+from mesh.network.worker_network import worker_network
 from mesh.rules import RULES, Rules
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
@@ -51,10 +50,11 @@ async def open_worker(
     spoil: Callable[[LoadedModel], LoadedModel] = as_it_is,
     draft_lengths: DraftLengths | None = None,
     ends_process: bool = True,
+    network: Network | None = None,
 ) -> AsyncIterator[DecodeWorker]:
-    """A worker that listens; the caller runs it. Tests pass `spoil`, which changes the model so that `baton verify`
-    must notice, `draft_lengths`, which drafts at any cost, and `ends_process`: whether a step that hangs may end the
-    process, in which the tests run too."""
+    """A worker that listens; the caller runs it. `network` takes the place of gRPC; `ends_process`: a step that hangs
+    may end the process, in which the caller runs too. Tests pass `spoil`, which changes the model so that `baton
+    verify` must notice, and `draft_lengths`, which drafts at any cost."""
     token = mesh_token(config, "decode.address", config.address)
     model = await load_configured(config)
     shape, weights = model.shape, model.weights_bytes
@@ -65,14 +65,14 @@ async def open_worker(
         pool.buffer, threads=config.thread_count, cores=config.cores, max_batch=config.max_batch
     )
     tls = tls_files(config)
-    transports = _transports(config, tls)
+    transports = make_transports(config, tls, may_kill=config.may_kill)
     incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
-    network = _network(config, token, tls, counts=lambda: worker.counts())
+    network = network or worker_network("decode", config, token, tls, counts=lambda: worker.counts())
     worker = DecodeWorker(
         with_message_log(network, config.message_log, tier="decode", name=config.name, incarnation=incarnation),
         TimedRunner(runner, steps),
@@ -108,32 +108,6 @@ async def open_worker(
         pool.close()
         if masker is not None:
             masker.close()
-
-
-def _transports(config: DecodeConfig, tls: TlsFiles | None) -> dict[str, Transport]:
-    return make_transports(
-        config.allowed_transports,
-        named=config.transports is not None,
-        device=config.device,
-        host=config.transport_host,
-        advertise_host=config.advertise_host,
-        tls=tls,
-        may_kill=config.may_kill,
-    )
-
-
-def _network(
-    config: DecodeConfig, token: MeshToken | None, tls: TlsFiles | None, counts: Callable[[], dict[str, int]]
-) -> GrpcNetwork:
-    return GrpcNetwork(
-        tls=tls,
-        token=token,
-        sidecar=config.sidecar,
-        advertise_host=config.advertise_host,
-        advertise_port=config.advertise_port,
-        setting="decode.address",
-        also=stats_service(counts),
-    )
 
 
 def _speculation(config: DecodeConfig, model: LoadedModel, draft_lengths: DraftLengths | None) -> Speculation:

@@ -42,7 +42,7 @@ from gateway.prompts.assets import Assets, load_assets
 from gateway.prompts.by_model import AssetsByName
 from gateway.receipts.receipts import Receipts
 from gateway.routing.router import Local
-from gateway.sequencing.observer import UNOBSERVED
+from gateway.sequencing.observer import UNOBSERVED, RequestObserver
 from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import Tenants, open_tenants
 from gateway.tracing.slo_limits import Limits
@@ -51,7 +51,8 @@ from mesh.config.config_checks import ConfigError
 from mesh.config.model_config import ServedModelConfig
 from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcNetwork
-from mesh.network.interface import Listening
+from mesh.network.grpc_server import AddServices
+from mesh.network.interface import Listening, Network
 from mesh.network.logged_network import with_message_log
 from mesh.network.mesh_token import MeshToken, mesh_token
 from mesh.network.tls import tls_files
@@ -74,12 +75,14 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     token = mesh_token(config, "gateway.worker_address", config.own_worker_address)
     bound_free_memory()
     random = SystemRandom()
-    loaded = [(each, await asyncio.to_thread(_load, config, each)) for each in config.served]
+    loaded = [(each, await asyncio.to_thread(load_served, config, each)) for each in config.served]
     models = AssetsByName({name: one for each, one in loaded for name in each.names})
     metrics = MetricsByModel({one.name: one.context_tokens for _, one in loaded}) if config.metrics else None
     tenants = open_tenants(config.keys_file, asyncio.get_running_loop().time)
     traces = _traces(config, telemetry, models, random=random, tenants=tenants)
-    gateway = _gateway(config, token, loaded, random=random, traces=traces, metrics=metrics, rules=rules)
+    network = _network(config, token, random=random, also=lambda server: admin(gateway, random)(server))
+    observer = metrics.observer if metrics is not None else UNOBSERVED
+    gateway = make_gateway(config, network, loaded, random=random, traces=traces, observer=observer, rules=rules)
     registry = await gateway.listen(config.own_worker_address)
     ui = Ui(gateway)
     receipts = _receipts(config, random)
@@ -135,7 +138,7 @@ async def report_health(gateway: Gateway, *ports: Listening) -> None:
 # ---- the parts of the process, in the order in which they are made
 
 
-def _load(config: GatewayConfig, model: ServedModelConfig) -> Assets:
+def load_served(config: GatewayConfig, model: ServedModelConfig) -> Assets:
     assert model.model is not None, "the configuration names a folder for each model"
     return load_assets(
         model.model,
@@ -163,30 +166,30 @@ def _traces(
     return traces
 
 
-def _gateway(
-    config: GatewayConfig,
-    token: MeshToken | None,
-    loaded: Sequence[LoadedAssets],
-    *,
-    random: Random,
-    traces: RecentTraces,
-    metrics: MetricsByModel | None,
-    rules: Rules,
-) -> Gateway:
-    def add_admin(server: Any) -> Sequence[str]:
-        return admin(gateway, random)(server)
-
+def _network(config: GatewayConfig, token: MeshToken | None, *, random: Random, also: AddServices) -> Network:
     network = GrpcNetwork(
         tls=tls_files(config),
         token=token,
         sidecar=config.sidecar,
         setting="gateway.worker_address",
-        also=add_admin,
+        also=also,
     )
-    gateway = Gateway(
-        with_message_log(
-            network, config.message_log, tier="gateway", name=config.own_name, incarnation=random.getrandbits(64)
-        ),
+    incarnation = random.getrandbits(64)
+    return with_message_log(network, config.message_log, tier="gateway", name=config.own_name, incarnation=incarnation)
+
+
+def make_gateway(
+    config: GatewayConfig,
+    network: Network,
+    loaded: Sequence[LoadedAssets],
+    *,
+    random: Random,
+    traces: RecentTraces,
+    observer: RequestObserver = UNOBSERVED,
+    rules: Rules = RULES,
+) -> Gateway:
+    return Gateway(
+        network,
         random=random,
         traces=traces,
         model=ServedModels(
@@ -195,10 +198,9 @@ def _gateway(
         local=Local(config.local),
         max_waiting=config.max_waiting,
         limits=config,
-        observer=metrics.observer if metrics is not None else UNOBSERVED,
+        observer=observer,
         rules=rules,
     )
-    return gateway
 
 
 def _receipts(config: GatewayConfig, random: Random) -> Receipts:

@@ -12,6 +12,7 @@ from kvtransfer.rdma import Rdma, RdmaOptions
 from kvtransfer.shm import SharedMemory
 from kvtransfer.tcp import Tcp, TcpOptions
 from kvtransfer.transfer import Pool, TransferError, Transport
+from mesh.config.worker_config import WorkerConfig
 from mesh.messages.kv_messages import KvHello
 from mesh.messages.page_shape import PageShape
 from mesh.network.tls import TlsFiles
@@ -38,22 +39,15 @@ def make_pool(device: str, shape: PageShape, pages: int) -> OwnedPool:
 
 
 def make_transports(
-    names: Sequence[str],
-    *,
-    named: bool = True,
-    device: str = "cpu",
-    host: str = "127.0.0.1",
-    advertise_host: str = "",
-    tls: TlsFiles | None = None,
-    may_kill: bool = True,
-    bytes_per_second: float | None = None,
+    config: WorkerConfig, tls: TlsFiles | None, *, may_kill: bool = True, bytes_per_second: float | None = None
 ) -> dict[str, Transport]:
-    """The transports of `names` that work here, in that order; TransferError when none does. `named`: an operator has
-    named them, and is warned of those that do not work."""
+    """The transports that the worker's settings allow and that work here, best first; TransferError when none does. An
+    operator who has named them is warned of those that do not work."""
+    names = config.allowed_transports
     every = every_transport(
-        device,
-        host=host,
-        advertise_host=advertise_host,
+        config.device,
+        host=config.transport_host,
+        advertise_host=config.advertise_host,
         tls=tls,
         may_kill=may_kill,
         bytes_per_second=bytes_per_second,
@@ -64,7 +58,7 @@ def make_transports(
     if not usable:
         raise TransferError(f"transports: none can be used here ({left_out})")
     if left_out:
-        log.log(logging.WARNING if named else logging.INFO, "transports left out: %s", left_out)
+        log.log(logging.INFO if config.transports is None else logging.WARNING, "transports left out: %s", left_out)
     return usable
 
 

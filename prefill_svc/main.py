@@ -2,23 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
 from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
-from kvtransfer.transfer import Transport
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config.worker_config import PrefillConfig
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import Tier
-from mesh.network.grpc_network import GrpcNetwork
-from mesh.network.grpc_stats import stats_service
 from mesh.network.logged_network import with_message_log
-from mesh.network.mesh_token import MeshToken, mesh_token
-from mesh.network.tls import TlsFiles, tls_files
+from mesh.network.mesh_token import mesh_token
+from mesh.network.tls import tls_files
+from mesh.network.worker_network import worker_network
 from mesh.rules import RULES, Rules
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
@@ -52,14 +50,14 @@ async def open_worker(
     pool = make_pool(config.device, shape, pages)
     runner = model.runner(pool.buffer, threads=config.thread_count, cores=config.cores, layer_group=config.layer_group)
     tls = tls_files(config)
-    transports = _transports(config, tls, bytes_per_second)
+    transports = make_transports(config, tls, bytes_per_second=bytes_per_second)
     incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
     masker = await open_masks(config)
     secret = SystemRandom().randbytes(32)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
-    network = _network(config, token, tls, counts=lambda: worker.counts())
+    network = worker_network("prefill", config, token, tls, counts=lambda: worker.counts())
     worker = PrefillWorker(
         with_message_log(network, config.message_log, tier="prefill", name=config.name, incarnation=incarnation),
         TimedRunner(runner, steps),
@@ -92,29 +90,3 @@ async def open_worker(
         pool.close()
         if masker is not None:
             masker.close()
-
-
-def _transports(config: PrefillConfig, tls: TlsFiles | None, bytes_per_second: float | None) -> dict[str, Transport]:
-    return make_transports(
-        config.allowed_transports,
-        named=config.transports is not None,
-        device=config.device,
-        host=config.transport_host,
-        advertise_host=config.advertise_host,
-        tls=tls,
-        bytes_per_second=bytes_per_second,
-    )
-
-
-def _network(
-    config: PrefillConfig, token: MeshToken | None, tls: TlsFiles | None, counts: Callable[[], dict[str, int]]
-) -> GrpcNetwork:
-    return GrpcNetwork(
-        tls=tls,
-        token=token,
-        sidecar=config.sidecar,
-        advertise_host=config.advertise_host,
-        advertise_port=config.advertise_port,
-        setting="prefill.address",
-        also=stats_service(counts),
-    )

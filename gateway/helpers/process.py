@@ -69,7 +69,10 @@ class HelperProcess:
         """End the child; a task that it works on gets no answer."""
         self._closed = True
         self._kill()
-        await asyncio.get_running_loop().run_in_executor(self._thread, _end, self._running)
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._thread, _end, self._running)
+        except RuntimeError:  # the interpreter ends: threads take no more work
+            _end(self._running)
         self._thread.shutdown(wait=False)
 
     def _kill(self) -> None:

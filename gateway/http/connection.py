@@ -8,24 +8,21 @@ gateway/http/writing.py; gateway/http/exchange.py carries one request and its an
 import asyncio
 from typing import cast
 
-import httptools
 from starlette.types import ASGIApp
 
 from gateway.http.ending import LINGER_SECONDS, ConnectionEnd
 from gateway.http.exchange import Exchange
-from gateway.http.head import expects_continue, fault_of
+from gateway.http.head import expects_continue
 from gateway.http.open_connections import OpenConnections
-from gateway.http.parser import RequestParser
 from gateway.http.part_timer import Part, PartTimer
 from gateway.http.pipeline import RequestPipeline
 from gateway.http.reading_gate import ReadingGate
+from gateway.http.request_reader import RequestReader
 from gateway.http.scope import request_scope
 from gateway.http.writing import ClientWriter
 
 HEAD_PIECE, BODY_PIECE = 4096, 16_384  # bytes that the parser gets at once
 SLICE_SECONDS = 0.002  # time for which one connection may parse before others have a turn
-MAX_HEADERS = 256
-NO_REQUEST = 400, "this is no HTTP request that the gateway can read"
 KEEP_ALIVE_SECONDS = 5.0  # time after which a connection without a request is closed
 
 
@@ -35,16 +32,9 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, app: ASGIApp, open: OpenConnections) -> None:
         self._app, self._open, self._limits = app, open, open.limits
         self._loop = asyncio.get_running_loop()
-        self._parser: RequestParser | None = RequestParser(self)  # None: the connection is lost
-        self.headers: list[tuple[bytes, bytes]] = []  # headers of the request that is parsed
-        self._url = b""
-        self._part = Part.HEAD
-        self._head_begun = False
+        self._reader = RequestReader(self, self._limits)
         self._rest, self._at = b"", 0  # bytes received and not parsed, and where they begin
-        self._unseen = 0  # bytes parsed since the parser last had something to show
-        self._progress = False  # the piece had something to show
         self._dropped = False  # the client sends what nobody reads
-        self._fault = NO_REQUEST  # status and message if the parser fails
         self._timer = PartTimer(self._late)
         self._idle: asyncio.TimerHandle | None = None  # closes a connection on which no request comes
         self._counted = False
@@ -73,10 +63,8 @@ class ClientConnection(asyncio.Protocol):
         self._stop_idle()
         self._requests.client_gone()
         self.writer.client_gone()
-        if self._parser is not None:
-            self._parser.close()
+        self._reader.close()
         self._rest, self._at = b"", 0
-        self._parser = None  # it refers to this connection
 
     def pause_writing(self) -> None:
         self.writer.pause()
@@ -85,7 +73,7 @@ class ClientConnection(asyncio.Protocol):
         self.writer.resume()
 
     def data_received(self, data: bytes) -> None:
-        if self._part is Part.OVER:
+        if self._reader.part is Part.OVER:
             self._dropped = True
             return
         self._stop_idle()
@@ -117,70 +105,37 @@ class ClientConnection(asyncio.Protocol):
     def _feed(self) -> None:
         """Parse what has come; leave the rest for later while a pipelined request waits or after a slice of time."""
         ends = self._loop.time() + SLICE_SECONDS
-        while self._at < len(self._rest) and self._parser is not None and not self._transport.is_closing():
+        while self._at < len(self._rest) and not self._reader.closed and not self._transport.is_closing():
             if self._requests.waiting or self._loop.time() > ends:
                 self._reading.hold()
                 self._set_timer()  # headers may be complete, or a body
                 if not self._requests.waiting:
                     self._loop.call_soon(self._feed)
                 return
-            size = BODY_PIECE if self._part is Part.BODY else HEAD_PIECE
+            size = BODY_PIECE if self._reader.part is Part.BODY else HEAD_PIECE
             piece = self._rest[self._at : self._at + size]
             self._at += len(piece)
-            if not self._parse(self._parser, piece):
+            if fault := self._reader.read(piece):
+                self._refuse(*fault)
                 return
-            if self._part is Part.OVER:
+            if self._reader.part is Part.OVER:
                 self._dropped = self._at < len(self._rest)
                 break
         self._rest, self._at = b"", 0
-        if self._reading.held and self._parser is not None:
+        if self._reading.held and not self._reader.closed:
             self._reading.release()
         self._set_timer()
 
-    def _parse(self, parser: RequestParser, piece: bytes) -> bool:
-        """False: the request is refused."""
-        self._progress = False
-        try:
-            parser.feed_data(piece)
-        except httptools.HttpParserError:
-            self._refuse(*self._fault)
-            return False
-        self._unseen = 0 if self._progress else self._unseen + len(piece)
-        if self._unseen > self._limits.header_bytes:
-            self._refuse(431, f"request line and headers are larger than {self._limits.header_kib} KiB")
-            return False
-        return True
+    # ---- what the reader has found
 
-    # ---- what the parser has found
-
-    def on_message_begin(self) -> None:
-        self._part, self._head_begun, self._url, self.headers = Part.HEAD, True, b"", []
-
-    def on_url(self, url: bytes) -> None:
-        self._url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._part is Part.BODY:  # a trailer
-            return
-        if len(self.headers) >= MAX_HEADERS:
-            self._fault = 431, f"the request has more than {MAX_HEADERS} headers"
-            raise ValueError(self._fault)
-        self.headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        parser = self._parser
-        assert parser is not None, "it calls"
-        if fault := fault_of(version := parser.get_http_version(), self.headers):
-            self._fault = fault
-            raise ValueError(fault)
-        self._part, self._head_begun, self._progress = Part.BODY, False, True
+    def head_read(self, method: str, version: str, target: bytes, headers: list[tuple[bytes, bytes]]) -> None:
         self._open.without_request.pop(self, None)
         exchange = Exchange(
             self,
             self.writer,
-            request_scope(self.writer, parser.get_method().decode("ascii"), version, self._url, self.headers),
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            expects_continue=version != "1.0" and expects_continue(self.headers),
+            request_scope(self.writer, method, version, target, headers),
+            keep_alive=version != "1.0" and self._reader.keeps_alive,
+            expects_continue=version != "1.0" and expects_continue(headers),
         )
         self._requests.parsed = exchange
         if self._requests.running is None:
@@ -189,23 +144,21 @@ class ClientConnection(asyncio.Protocol):
             self._reading.pause()
             self._requests.waiting.append(exchange)
 
-    def on_body(self, body: bytes) -> None:
-        self._progress = True
+    def body_read(self, body: bytes) -> None:
         parsed = self._requests.parsed
         if parsed is not None and parsed.add(body):
             self._reading.pause()
 
-    def on_message_complete(self) -> None:
-        self._part, self._progress = Part.DONE, True
+    def request_read(self) -> None:
         self._timer.stop()  # the next message gets time of its own
         parsed = self._requests.parsed
-        assert parsed is not None and self._parser is not None, "its head came before"
+        assert parsed is not None, "its head came before"
         parsed.end_body()
         if parsed.complete:
             self._open.without_request[self] = None
-        parsed.keep_alive = parsed.keep_alive and self._parser.should_keep_alive()  # a trailer may say so too
+        parsed.keep_alive = parsed.keep_alive and self._reader.keeps_alive
         if not parsed.keep_alive:  # what comes behind the last request is none
-            self._part = Part.OVER
+            self._reader.part = Part.OVER
             if parsed.complete:
                 self.fail()
 
@@ -226,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
         if not exchange.keep_alive:
             self.fail()
         self._requests.running = None
-        if self._part is Part.OVER:
+        if self._reader.part is Part.OVER:
             self._stop_idle()
         if self.writer.closing:
             return
@@ -239,9 +192,9 @@ class ClientConnection(asyncio.Protocol):
             return
         else:
             self._idle = self._loop.call_later(KEEP_ALIVE_SECONDS, self._transport.close)
-            if self._part is Part.DONE:
+            if self._reader.part is Part.DONE:
                 self._open.without_request[self] = None
-        if self._part is Part.BODY and self._requests.parsed is exchange:  # answered before the body was complete
+        if self._reader.part is Part.BODY and self._requests.parsed is exchange:  # its body was not awaited
             self._timer.call(Part.BODY, LINGER_SECONDS, self._transport.close)
         if self._at < len(self._rest):
             self._stop_idle()  # the next request is there
@@ -253,7 +206,7 @@ class ClientConnection(asyncio.Protocol):
         """End the connection as the client or the answer wants."""
         running = self._requests.running
         answered = running is not None and running.complete
-        if answered and (self._part is Part.BODY or self._dropped):  # the client still sends
+        if answered and (self._reader.part is Part.BODY or self._dropped):  # the client still sends
             self._drop_input()
             self._end.linger()
         else:
@@ -263,10 +216,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _set_timer(self) -> None:
         """Keep a timer for the part that is under way; a complete request has none."""
-        part = self._part
+        part = self._reader.part
         if self._transport.is_closing() or part is Part.OVER:
             return
-        if part is Part.DONE and self._unseen and self._requests.running is None:
+        if part is Part.DONE and self._reader.unseen and self._requests.running is None:
             part = Part.HEAD  # empty lines before the next request
         if part not in (Part.HEAD, Part.BODY) or self._requests.waiting:
             self._timer.stop()
@@ -280,8 +233,9 @@ class ClientConnection(asyncio.Protocol):
         self._idle = None
 
     def _late(self, part: Part) -> None:
-        sent_nothing = self._part is Part.DONE or (self._unseen == 0 and not self._rest)  # but empty lines
-        if part is Part.HEAD and sent_nothing and not self._head_begun:
+        reader = self._reader
+        sent_nothing = reader.part is Part.DONE or not (reader.unseen or self._rest)  # but empty lines
+        if part is Part.HEAD and sent_nothing and not reader.head_begun:
             self._transport.close()  # the client expects no answer
         elif part is Part.HEAD:
             self._refuse(408, f"the headers of a request did not come within {self._limits.header_seconds:g} s")
@@ -294,7 +248,7 @@ class ClientConnection(asyncio.Protocol):
         """End the connection with an error that no application sees, behind the answers that are owed."""
         requests = self._requests
         begun = False  # the answer to the request that has the fault
-        if self._part is Part.BODY:
+        if self._reader.part is Part.BODY:
             begun = requests.parsed is not None and requests.parsed.begun
             requests.withdraw()
         self._drop_input()
@@ -308,7 +262,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _drop_input(self) -> None:
         """No request comes from this connection any more."""
-        self._part, self._rest, self._at = Part.OVER, b"", 0
+        self._reader.part, self._rest, self._at = Part.OVER, b"", 0
         self._open.without_request.pop(self, None)
         self._timer.stop()
         self._stop_idle()

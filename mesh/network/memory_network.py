@@ -1,8 +1,8 @@
-"""The network inside one process: the same streams without sockets, for simulations and tests.
+"""The network inside one process: the same streams without sockets, for simulations, tests and Baton as a library.
 
 Messages travel as over a socket, in bytes and in pieces, in order, with latencies that the given random generator
-draws. A test can hold messages back, break a
-stream and cut off a host: so it reaches every interleaving of docs/protocol.md without patching anything."""
+draws. A test can hold messages back, break a stream and cut off a host: so it reaches every interleaving of
+docs/protocol.md without patching anything."""
 
 import asyncio
 from collections import deque
@@ -93,12 +93,15 @@ class MemoryListening:
 class MemoryNetwork:
     """The network between all hosts; `host(name)` is the part that one service is handed."""
 
-    def __init__(self, random: Random, *, latency_seconds: tuple[float, float] = (0.0001, 0.001)) -> None:
+    def __init__(
+        self, random: Random, *, latency_seconds: tuple[float, float] = (0.0001, 0.001), logged: bool = True
+    ) -> None:
+        """`logged`: every message stays in `log`, for as long as the network lives."""
         self.streams: list[MemoryStream] = []
         self.holding: list[Held] = []
         self.rewrite: Rewrite = lambda source, message: message
         self.log: list[tuple[float, str, str, str]] = []
-        self._random, self._latency = random, latency_seconds
+        self._random, self._latency, self._logged = random, latency_seconds, logged
         self._accept: dict[str, Served] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -106,9 +109,15 @@ class MemoryNetwork:
         return MemoryHost(self, name)
 
     def later(self, call: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_later(self._random.uniform(*self._latency), call)
+        loop, seconds = asyncio.get_running_loop(), self._random.uniform(*self._latency)
+        if seconds:
+            loop.call_later(seconds, call)
+        else:
+            loop.call_soon(call)  # timers have a resolution of a millisecond
 
     def note(self, source: str, target: str, message: Message | None) -> None:
+        if not self._logged:
+            return
         what = "closed" if message is None else type(message).__name__
         self.log.append((round(asyncio.get_running_loop().time(), 6), source, target, what))
 

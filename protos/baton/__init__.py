@@ -1,1 +1,44 @@
-"""Baton's contracts as Python: generated stubs of the versioned packages, and a small async client."""
+"""Baton's contracts as Python: generated stubs of the versioned packages, and a small async client.
+
+The classes of Baton as a library (`library/`) have their names here too: `from baton import LLM`. They are imported
+when somebody asks for one, so that the stubs alone stay small."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from library.async_llm import AsyncLLM
+    from library.llm import LLM
+    from library.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput
+    from library.params import SamplingParams
+
+__all__ = [
+    "LLM",
+    "AsyncLLM",
+    "CompletionOutput",
+    "EmbeddingRequestOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoringRequestOutput",
+]
+
+_MODULES = {
+    "LLM": "library.llm",
+    "AsyncLLM": "library.async_llm",
+    "CompletionOutput": "library.outputs",
+    "EmbeddingRequestOutput": "library.outputs",
+    "RequestOutput": "library.outputs",
+    "SamplingParams": "library.params",
+    "ScoringRequestOutput": "library.outputs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "library":
+            raise
+        raise ImportError(f"{name} needs all of Baton, and only its stubs are installed here") from None

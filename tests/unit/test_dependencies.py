@@ -12,6 +12,7 @@ import pytest
 from tests.unit.sources import ROOT, nodes, python_files
 
 ROOMS = (
+    "library",
     "cli",
     "gateway",
     "prefill_svc",
@@ -22,7 +23,7 @@ ROOMS = (
     "kernels/baton_kernels",
     "protos",
 )
-OWN = {"cli", "gateway", "prefill_svc", "decode_svc", "kvtransfer", "engine", "mesh", "baton_kernels", "baton"}
+OWN = {each.rpartition("/")[2] for each in ROOMS[:-1]} | {"baton"}
 CLIENT = ("protos",)  # what the stubs import
 GENERATOR = "protos/generate.py"
 # A GPU's files may import torch and triton; everything else of the rooms runs without them.

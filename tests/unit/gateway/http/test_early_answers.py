@@ -10,6 +10,7 @@ import pytest
 from gateway.http import part_timer
 from gateway.http.ending import LINGER_SECONDS
 from gateway.http.part_timer import AGAIN_SECONDS
+from gateway.http.request_reader import RequestReader
 from tests.harness.blocks import RECEIVE_SECONDS, status_of
 from tests.sim.loop import VirtualLoop, run_virtual
 from tests.unit.gateway.http.client_end import connected, turns
@@ -123,13 +124,13 @@ def test_headers_that_are_parsed_need_no_time_while_a_long_body_is(monkeypatch: 
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         client, pipe = connected(answer_later, header_seconds=1.0, body_seconds=60.0)
-        parse = client._parse
+        read = RequestReader.read
 
-        def slow_parse(parser: Any, piece: bytes) -> bool:
+        def slow_read(self: RequestReader, piece: bytes) -> tuple[int, str] | None:
             loop.stand_still(0.05)
-            return parse(parser, piece)
+            return read(self, piece)
 
-        client._parse = slow_parse  # type: ignore[method-assign]
+        monkeypatch.setattr(RequestReader, "read", slow_read)
         client.data_received(head(1_000_000) + bytes(1_000_000))
         await asyncio.sleep(10)
         assert status_of(pipe.got) == 429

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.dialects.openai import large
-from gateway.http.connection import MAX_HEADERS
+from gateway.http.request_reader import MAX_HEADERS
 from gateway.structured import schema
 from tests.harness.blocks import MOST_SECONDS, exchange, http, status_of, watching
 from tests.unit.gateway.hostile import CHAT, TEXT, served, set_limits

@@ -1,0 +1,188 @@
+"""`LLM` in this process: the calls of vLLM's class, and errors that name what is wrong."""
+
+import asyncio
+
+import pytest
+
+from baton import LLM, SamplingParams
+from library.opened import opened
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+PROMPTS = [f"Number {number}: the capital of France is" for number in range(12)]
+
+
+def texts(llm: LLM, prompts: list[str], params: SamplingParams = GREEDY) -> list[str]:
+    return [output.outputs[0].text for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+def test_answers_come_in_the_order_of_the_prompts_and_do_not_depend_on_each_other(llm: LLM) -> None:
+    together = texts(llm, PROMPTS)
+    assert together == [texts(llm, [prompt])[0] for prompt in PROMPTS]
+    assert together[::-1] == texts(llm, PROMPTS[::-1]) and len(set(together)) > 1
+
+
+def test_an_output_has_what_the_prompt_became_and_how_long_each_stage_took(llm: LLM) -> None:
+    (output,) = llm.generate("Once upon", GREEDY, use_tqdm=False)
+    assert output.prompt == "Once upon" and output.prompt_token_ids == llm.encode("Once upon")
+    assert len(output.outputs[0].token_ids) == 12 and output.finished and output.outputs[0].finish_reason == "length"
+    assert output.outputs[0].text == llm.decode(output.outputs[0].token_ids)
+    assert 0 < output.metrics["first_token_seconds"] <= output.metrics["total_seconds"]
+
+
+def test_a_prompt_may_be_ids_and_one_that_was_seen_is_cached(llm: LLM) -> None:
+    ids = llm.encode("the same words " * 40)
+    first, second, third = (
+        llm.generate(each, GREEDY, use_tqdm=False)[0] for each in (ids, {"prompt_token_ids": ids}, [ids])
+    )
+    assert first.outputs[0].token_ids == second.outputs[0].token_ids == third.outputs[0].token_ids
+    assert first.prompt_token_ids == ids and first.num_cached_tokens < second.num_cached_tokens
+
+
+def test_logprobs_are_listed_by_token_with_rank_and_text(llm: LLM) -> None:
+    params = SamplingParams(temperature=1.5, seed=3, max_tokens=16, ignore_eos=True, logprobs=2, prompt_logprobs=1)
+    (output,) = llm.generate("The capital of", params, use_tqdm=False)
+    (answer,) = output.outputs
+    assert answer.logprobs is not None and len(answer.logprobs) == len(answer.token_ids) == 16
+    for token, likely in zip(answer.token_ids, answer.logprobs, strict=True):
+        assert [about.rank for about in likely.values()] in ([1, 2], [1, 2, None]) and token in likely
+        assert all(about.decoded_token == llm.decode([each]) for each, about in likely.items())
+    assert any(len(likely) == 3 for likely in answer.logprobs)  # else no token was drawn from behind the second
+    taken = sum(likely[token].logprob for token, likely in zip(answer.token_ids, answer.logprobs, strict=True))
+    assert answer.cumulative_logprob == pytest.approx(taken)
+    assert output.prompt_logprobs is not None and output.prompt_logprobs[0] is None
+    assert len(output.prompt_logprobs) == len(output.prompt_token_ids)
+
+
+def test_params_may_differ_by_prompt_and_several_answers_too(llm: LLM) -> None:
+    one, other = SamplingParams(max_tokens=3, ignore_eos=True), SamplingParams(n=3, max_tokens=5, ignore_eos=True)
+    first, second = llm.generate(["a", "b"], [one, other], use_tqdm=False)
+    assert [len(each.token_ids) for each in first.outputs] == [3]
+    assert [(each.index, len(each.token_ids)) for each in second.outputs] == [(0, 5), (1, 5), (2, 5)]
+
+
+def test_without_a_limit_an_answer_fills_the_context() -> None:
+    with LLM(threads=1, max_model_len=64, speculation="off") as small:
+        params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+        (output,) = small.generate("The capital of France is", params, use_tqdm=False)
+    assert len(output.prompt_token_ids) + len(output.outputs[0].token_ids) == 64
+
+
+def test_structured_outputs_stops_and_silence(llm: LLM) -> None:
+    choice = SamplingParams(temperature=0.0, structured_outputs={"choice": ["Positive", "Negative"]})
+    assert texts(llm, ["I like it. It is"], choice)[0] in ("Positive", "Negative")
+
+    class Structure:
+        json = regex = grammar = None
+        choice = ("up",)
+
+    assert texts(llm, ["Go"], SamplingParams(structured_outputs=Structure())) == ["up"]
+    whole = texts(llm, ["The capital of France is"])[0]
+    stop = whole[3:6]
+    stopped = llm.generate("The capital of France is", SamplingParams(temperature=0.0, stop=[stop]), use_tqdm=False)
+    assert stopped[0].outputs[0].text == whole[: whole.index(stop)]
+    assert (stopped[0].outputs[0].finish_reason, stopped[0].outputs[0].stop_reason) == ("stop", stop)
+    (silent,) = llm.generate("a", SamplingParams(max_tokens=3, ignore_eos=True, detokenize=False), use_tqdm=False)
+    assert silent.outputs[0].text == "" and len(silent.outputs[0].token_ids) == 3
+
+
+def test_chats_one_or_many_with_the_text_as_the_model_writes_it(llm: LLM) -> None:
+    question = [{"role": "user", "content": "What is Baton?"}]
+    params = SamplingParams(temperature=0.0, max_tokens=32)
+    (one,) = llm.chat(question, params, use_tqdm=False)
+    two = llm.chat([question, [{"role": "user", "content": "hi"}]], params, use_tqdm=False)
+    assert "prefill" in one.outputs[0].text and one.outputs[0].text == two[0].outputs[0].text != two[1].outputs[0].text
+    assert one.prompt is not None and "What is Baton?" in one.prompt
+
+
+def test_a_seed_of_the_model_repeats_what_a_script_does() -> None:
+    def run(seed: int) -> list[str]:
+        with LLM(threads=1, seed=seed, speculation="off") as made:
+            return texts(made, ["Once", "Once"], SamplingParams(temperature=1.5, ignore_eos=True))
+
+    first = run(1)
+    assert first == run(1) != run(2) and first[0] != first[1]
+
+
+def test_embeddings_and_scores(llm: LLM) -> None:
+    (cat,), (again,) = llm.embed("a cat", use_tqdm=False), llm.embed(["a cat"], use_tqdm=False)
+    assert cat.outputs.embedding == again.outputs.embedding and cat.outputs.hidden_size == 256
+    with pytest.raises(ValueError, match="dimensions must be 256"):
+        llm.embed("a cat", dimensions=64, use_tqdm=False)
+    same, other = llm.score("a cat", ["a cat", "the weather"], use_tqdm=False)
+    assert same.outputs.score == pytest.approx(1.0) and other.outputs.score < 0.99
+    pairs = llm.score(["a cat", "rain"], ["a cat", "rain"], use_tqdm=False)
+    assert [each.outputs.score for each in pairs] == pytest.approx([1.0, 1.0])
+    with pytest.raises(ValueError, match="data_1 has 2 texts and data_2 3"):
+        llm.score(["a", "b"], ["a", "b", "c"])
+
+
+async def test_it_works_where_a_loop_runs(llm: LLM) -> None:
+    assert asyncio.get_running_loop().is_running() and texts(llm, ["a"]) == texts(llm, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"temperature": -1.0}, "temperature must be"),
+        ({"top_p": 2.0}, "top_p must be"),
+        ({"n": 0}, "n must be"),
+        ({"stop": [""]}, "stop"),
+        ({"logit_bias": {10**6: 1.0}}, "logit_bias"),
+        ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+    ],
+)
+def test_the_mesh_refuses_a_value_by_the_name_of_its_field(llm: LLM, params: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        llm.generate("a", SamplingParams(**params), use_tqdm=False)  # type: ignore[arg-type]
+    assert texts(llm, ["a"])  # nothing else is harmed
+
+
+def test_a_refusal_ends_the_other_prompts_of_the_call(llm: LLM) -> None:
+    good, bad = SamplingParams(max_tokens=2000, ignore_eos=True), SamplingParams(top_p=3.0)
+    with pytest.raises(ValueError, match="top_p"):
+        llm.generate(["a"] * 8 + ["b"], [good] * 8 + [bad], use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_num_seq": 3}, "did you mean max_num_seqs"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2: Baton has 1 only"),
+        ({"page_tokens": 5}, "page_tokens: 5 is not one of"),
+        ({"decode__max_batch": 0}, "max_batch"),
+        ({"model": "/no/such/folder"}, "/no/such/folder"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_by_its_name(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(Exception, match=words):
+        LLM(**arguments)  # type: ignore[arg-type]
+
+
+def test_what_it_cannot_do_is_refused_by_its_name(llm: LLM) -> None:
+    for name in ("logits_processors", "extra_args", "guided_decoding"):
+        with pytest.raises(ValueError, match=f"{name} is not supported"):
+            SamplingParams(**{name: object()})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="max_tokens must be at least 1"):
+        SamplingParams(max_tokens=0)
+    with pytest.raises(ValueError, match="lora_request is not supported"):
+        llm.generate("a", lora_request=object())
+    with pytest.raises(ValueError, match="prompt_embeds of a prompt is not supported"):
+        llm.generate({"prompt": "a", "prompt_embeds": [1.0]}, use_tqdm=False)
+    with pytest.raises(ValueError, match="a prompt must have"):
+        llm.generate({}, use_tqdm=False)
+    with pytest.raises(ValueError, match="sampling_params has 1 entries for 2 prompts"):
+        llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
+
+
+def test_a_closed_model_says_so_and_closes_twice() -> None:
+    made = LLM(threads=1)
+    made.close()
+    made.close()
+    with pytest.raises(RuntimeError, match="this model is closed"):
+        made.generate("a", use_tqdm=False)
+
+
+async def test_many_more_prompts_than_places_are_all_answered() -> None:
+    async with opened(None, None, {"threads": 1, "max_num_seqs": 2}) as found:
+        assert found.at_once == 4
