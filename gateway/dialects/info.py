@@ -17,6 +17,15 @@ from gateway.dialects.anthropic.errors import error_of
 from gateway.dialects.common.dialect import OPENAI
 from gateway.dialects.common.headers import REQUEST_ID
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.pages import (
+    HealthAnswer,
+    LoadAnswer,
+    ModelCard,
+    ModelCards,
+    ModelHealth,
+    SilentWorkerHealth,
+    VersionAnswer,
+)
 from gateway.dialects.endpoints.paths import dialect_at, paths_of, routes_of
 from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.spoken import spoken_at
@@ -57,40 +66,43 @@ class InfoPages:
         except BatonError as error:
             return error_page(error)
         entries = [self._entry(each) for each in served]
-        return _json({"object": "list", "data": entries} if name is None else entries[0])
+        return _json(ModelCards("list", entries) if name is None else entries[0])
 
-    def _entry(self, name: str) -> dict[str, Any]:
+    def _entry(self, name: str) -> ModelCard:
         facts = self._core.facts(name)
         context = facts.context(self._models.of(name).context_tokens)
-        about = {"id": name, "object": "model", "created": self._created, "owned_by": "baton"}
-        return about | {"root": facts.root, "max_model_len": context}
+        return ModelCard(name, "model", self._created, "baton", facts.root, context)
 
     async def _health(self, request: Request) -> Response:
-        healthy = self._core.healthy()
-        found: dict[str, Any] = {"status": OK if healthy else NOT_OK, **self._core.tiers()}
+        healthy, tiers = self._core.healthy(), self._core.tiers()
+        found = HealthAnswer(status=_status(healthy), prefill=tiers["prefill"], decode=tiers["decode"])
         facts = [self._core.facts(root) for root in dict.fromkeys(map(self._core.root, self._core.models()))]
         if len(facts) > 1:
-            found["models"] = {one.root: {"status": OK if one.healthy else NOT_OK, **one.tiers} for one in facts}
+            found.models = {one.root: ModelHealth(_status(one.healthy), **one.tiers) for one in facts}
         if refused := self._core.refused_workers():
-            found["refused_workers"] = refused
+            found.refused_workers = list(refused)
         if silent := self._core.silent_workers():
-            found["silent_workers"] = [asdict(each) for each in silent]
+            found.silent_workers = [SilentWorkerHealth(**asdict(each)) for each in silent]
         if alarms := self._core.alarms():
-            found["alarms"] = alarms
+            found.alarms = list(alarms)
         return _json(found, 200 if healthy else 503)
 
     async def _load(self, request: Request) -> Response:
         load = self._core.load()
-        return _json({"server_load": sum(load.values()), **load})
+        return _json(LoadAnswer(sum(load.values()), **load))
 
     async def _version(self, request: Request) -> Response:
-        return _json({"version": package_version()})
+        return _json(VersionAnswer(package_version()))
 
     async def _front(self, request: Request) -> Response:
         """Browsers go on to the page; programs read what there is to ask for."""
         if UI in self._shown and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(UI, 307)
         return _lacking(request, 404, f"this gateway has nothing at /; try {', '.join(self._shown)}")
+
+
+def _status(healthy: bool) -> str:
+    return OK if healthy else NOT_OK
 
 
 def package_version() -> str:

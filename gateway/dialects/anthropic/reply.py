@@ -14,6 +14,16 @@ from gateway.answers.events import Finished
 from gateway.answers.usage import usage_of
 from gateway.dialects.anthropic.errors import PING
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.messages import (
+    AnswerBlock,
+    CountAnswer,
+    MessageAnswer,
+    MessageUsage,
+    TextBlock,
+    ThinkingBlock,
+    ThinkingTokens,
+    ToolUseBlock,
+)
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.translation.parts import AnswerPart, AnswerParts, Happened, PartKind, PartStep
 from gateway.receipts.receipts import OpenReceipt, noted_events
@@ -74,7 +84,7 @@ class MessagesReply:
         yield self._event("message_delta", last)
         yield stop
 
-    async def whole(self) -> Json:
+    async def whole(self) -> MessageAnswer:
         finished: Finished | None = None
         async for event in noted_events(self._receipt, self._answer):
             if isinstance(event, Finished):
@@ -90,8 +100,8 @@ class MessagesReply:
     def _sent(self, frame: bytes) -> bytes:
         return frame if self._receipt is None else self._receipt.sent(frame)
 
-    def _message(self, content: list[Json], finished: Finished | None) -> Json:
-        return self._fixed | {"content": content} | self._end(finished) | {"usage": self._usage()}
+    def _message(self, content: list[AnswerBlock], finished: Finished | None) -> MessageAnswer:
+        return MessageAnswer(**self._fixed, content=content, **self._end(finished), usage=self._usage())
 
     def _end(self, finished: Finished | None) -> Json:
         """The reason for the end; null while there is none."""
@@ -106,28 +116,27 @@ class MessagesReply:
             reason = "stop_sequence"
         return {"stop_reason": reason, "stop_sequence": finished.stop_string if finished is not None else None}
 
-    def _usage(self) -> Json:
+    def _usage(self) -> MessageUsage:
         """The counts of Anthropic: input_tokens are those that no cache held."""
         usage = usage_of([self._answer])
-        return {
-            "input_tokens": usage.prompt_tokens - usage.cached_tokens,
-            "cache_creation_input_tokens": 0,
-            "cache_read_input_tokens": usage.cached_tokens,
-            "output_tokens": usage.completion_tokens,
-            "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
-        }
+        return MessageUsage(
+            input_tokens=usage.prompt_tokens - usage.cached_tokens,
+            cache_creation_input_tokens=0,
+            cache_read_input_tokens=usage.cached_tokens,
+            output_tokens=usage.completion_tokens,
+            output_tokens_details=ThinkingTokens(usage.reasoning_tokens),
+        )
 
-    def _block(self, part: AnswerPart) -> Json:
+    def _block(self, part: AnswerPart) -> AnswerBlock:
         if part.kind is PartKind.TEXT:
-            return {"type": "text", "text": part.text}
+            return TextBlock(text=part.text)
         if part.kind is PartKind.REASONING:
-            shown = part.text if self._shows_thinking else ""
-            return {"type": "thinking", "thinking": shown, "signature": _signature(part)}
+            return ThinkingBlock(thinking=part.text if self._shows_thinking else "", signature=_signature(part))
         return self._call(part, msgspec.Raw(part.text.encode()))
 
-    def _call(self, part: AnswerPart, given: object) -> Json:
+    def _call(self, part: AnswerPart, given: object) -> ToolUseBlock:
         assert part.call is not None, "a call has its beginning"
-        return {"type": "tool_use", "id": part.call.id, "name": part.call.name, "input": given}
+        return ToolUseBlock(id=part.call.id, name=part.call.name, input=given)
 
     # ---- events
 
@@ -150,9 +159,9 @@ class MessagesReply:
         kind, member = _DELTAS[part.kind]
         head = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":{"type":"%b","%b":'
         self._head = head % (part.index, kind.encode(), member.encode())
-        block: Json = {"type": "text", "text": ""}
+        block: AnswerBlock = TextBlock(text="")
         if part.kind is PartKind.REASONING:
-            block = {"type": "thinking", "thinking": "", "signature": ""}
+            block = ThinkingBlock(thinking="", signature="")
         elif part.kind is PartKind.CALL:
             block = self._call(part, {})
         started = self._event("content_block_start", {"index": part.index, "content_block": block})
@@ -170,8 +179,8 @@ class MessagesCountReply:
     def __init__(self, request_id: str, tokens: int) -> None:
         self.request_id, self._tokens = request_id, tokens
 
-    async def whole(self) -> Json:
-        return {"input_tokens": self._tokens}
+    async def whole(self) -> CountAnswer:
+        return CountAnswer(self._tokens)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yields nothing: a count is never streamed."""

@@ -5,7 +5,7 @@ up; here no step on the loop touches more than one piece."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -59,8 +59,8 @@ class GrowingList:
             self._parts.append(b"".join(self._last))
             self._last, self._bytes = [], 0
 
-    def pieces(self) -> JsonPieces:
-        """The list as far as it has grown."""
+    def pieces(self) -> Any:
+        """The list as far as it has grown: JsonPieces, which stand where a type wants a list."""
         return JsonPieces([*self._parts, b"".join([*self._last, b"]"])])
 
 

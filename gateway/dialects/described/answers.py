@@ -1,9 +1,10 @@
-"""The answers of the OpenAI API as msgspec types, for the API's description alone.
+"""The answers of the OpenAI API as msgspec types: whole answers are built of them, and /openapi.json describes them.
 
-The product writes answers piece by piece (gateway/dialects/openai/answer.py, gateway/dialects/common/sse.py) and never
-builds these objects. tests/unit/gateway/dialects/reference/test_described_answers.py holds answers and types together:
-an answer that has a member more or less than its type fails there."""
+Events of a stream are rendered by hand (gateway/dialects/common/sse.py), and their types exist for the description.
+tests/unit/gateway/dialects/reference/test_described_answers.py holds events and types together: an event that has a
+member more or less than its type fails there."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -56,19 +57,19 @@ class PromptToken(Struct):
 class LikelyToken(Struct):
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: tuple[int, ...]
 
 
 class ChatToken(Struct):
     token: str
     logprob: float
-    bytes: list[int]
+    bytes: tuple[int, ...]
     top_logprobs: list[LikelyToken]
 
 
 class ChatLogprobs(Struct):
     content: list[ChatToken]
-    refusal: None
+    refusal: None = None
 
 
 class CompletionLogprobs(Struct):
@@ -92,9 +93,9 @@ class CalledTool(Struct):
 
 
 class AssistantMessage(Struct, kw_only=True):
-    role: Literal["assistant"]
     content: str | None
-    refusal: None
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
     reasoning: str | Loose = UNSET
     reasoning_content: str | Loose = UNSET
     tool_calls: list[CalledTool] | Loose = UNSET
@@ -122,7 +123,7 @@ class ChatAnswer(Struct, kw_only=True):
     system_fingerprint: str
     receipt: SignedReceipt | Loose = UNSET
     receipt_salt: str | Loose = UNSET
-    prompt_token_ids: list[int] | Loose = UNSET
+    prompt_token_ids: Sequence[int] | Loose = UNSET
     prompt_logprobs: list[dict[str, PromptToken] | None] | Loose = UNSET
 
 
@@ -133,7 +134,7 @@ class CompletionAnswerChoice(Struct, kw_only=True):
     finish_reason: FinishReason
     stop_reason: int | str | None
     token_ids: list[int] | Loose = UNSET
-    prompt_token_ids: list[int] | Loose = UNSET
+    prompt_token_ids: Sequence[int] | Loose = UNSET
     prompt_logprobs: list[dict[str, PromptToken] | None] | Loose = UNSET
 
 
@@ -196,7 +197,7 @@ class ChatChunk(Struct, kw_only=True):
     system_fingerprint: str | Loose = UNSET
     receipt: SignedReceipt | Loose = UNSET
     receipt_salt: str | Loose = UNSET
-    prompt_token_ids: list[int] | Loose = UNSET
+    prompt_token_ids: Sequence[int] | Loose = UNSET
 
 
 class CompletionChunkChoice(Struct, kw_only=True):
@@ -206,7 +207,7 @@ class CompletionChunkChoice(Struct, kw_only=True):
     finish_reason: FinishReason | None
     stop_reason: int | str | Loose | None = UNSET
     token_ids: list[int] | Loose = UNSET
-    prompt_token_ids: list[int] | Loose = UNSET
+    prompt_token_ids: Sequence[int] | Loose = UNSET
 
 
 class CompletionChunk(Struct, kw_only=True):
@@ -227,7 +228,7 @@ class CompletionChunk(Struct, kw_only=True):
 class EmbeddedInput(Struct):
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str  # text: base64 of floats of 4 bytes, little endian
+    embedding: tuple[float, ...] | str  # text: base64 of floats of 4 bytes, little endian
 
 
 class EmbeddingUsage(Struct):

@@ -1,7 +1,7 @@
 """The answers of `/v1/messages` and `/v1/messages/count_tokens` as msgspec types, with events and errors.
 
-They exist for the API's description alone, like those of gateway/dialects/described/answers.py. A member `type` tells
-the types of blocks, deltas and events apart."""
+Messages are built of them; those of events exist for the API's description alone, like those of
+gateway/dialects/described/answers.py. A member `type` tells the types of blocks, deltas and events apart."""
 
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ class ThinkingBlock(Struct, tag="thinking", kw_only=True):
 class ToolUseBlock(Struct, tag="tool_use", kw_only=True):
     id: str
     name: str
-    input: dict[str, Any]
+    input: Any  # an object
 
 
 AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock

@@ -1,7 +1,8 @@
-"""The answers of the other dialects as msgspec types, for the API's description alone.
+"""The answers of the other dialects as msgspec types: whole answers are built of them, /openapi.json describes them.
 
-Like those of gateway/dialects/described/answers.py they are never built; tests hold answers and types together."""
+Those of events exist for the description alone, like those of gateway/dialects/described/answers.py."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -15,7 +16,7 @@ Triple = tuple[float | None, int, str | None]  # logprob, token id, text
 class TokenizeAnswer(Struct):
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: Sequence[int]
     token_strs: list[str] | None
 
 
@@ -69,7 +70,7 @@ class TokenAnswer(Struct, kw_only=True):
     timings: AnswerTimings
     system_fingerprint: str
     prompt_logprobs: list[dict[str, PromptToken] | None] | None
-    prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType = UNSET
     receipt: SignedReceipt | UnsetType = UNSET
     receipt_salt: str | UnsetType = UNSET
 

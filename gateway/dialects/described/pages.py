@@ -1,6 +1,6 @@
 """The pages of the API about itself as msgspec types: models, health, load, version, the last requests.
 
-They exist for the API's description alone, like those of gateway/dialects/described/answers.py."""
+Those of the gateway itself are built of them; pages of the mesh are built elsewhere, and tests hold them together."""
 
 from typing import Any, Literal
 

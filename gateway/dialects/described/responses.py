@@ -1,7 +1,7 @@
 """The answers of `/v1/responses` as msgspec types, with the events of a stream.
 
-They exist for the API's description alone, like those of gateway/dialects/described/answers.py. A member `type` tells
-the types of items, contents and events apart."""
+Responses are built of them; those of events exist for the API's description alone, like those of
+gateway/dialects/described/answers.py. A member `type` tells the types of items, contents and events apart."""
 
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from gateway.dialects.described.answers import AnswerTimings, CachedTokens, Chat
 from gateway.dialects.described.receipts import SignedReceipt
 
 Json = dict[str, Any]
+ErrorCode = Literal["invalid_prompt", "rate_limit_exceeded", "server_error"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
@@ -67,7 +68,7 @@ class ResponseUsage(Struct):
 
 
 class ResponseError(Struct, kw_only=True):
-    code: Literal["invalid_prompt", "rate_limit_exceeded", "server_error"]
+    code: ErrorCode
     message: str
     param: str | None
     reason: str

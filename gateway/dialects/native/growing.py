@@ -1,11 +1,11 @@
 """One choice of SGLang's dialect as it grows: everything so far, encoded once, so that each event only joins bytes."""
 
 from collections.abc import Iterable
-from typing import Any
 
 from gateway.answers.events import Delta
 from gateway.dialects.common.pieces import encode_pieces
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.native import SglangMeta
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.jobs import Token
 
@@ -53,7 +53,7 @@ class GrowingChoice:
                     self._tops += comma + self._triples.tops_of(token)
             self.tokens, self.last = self.tokens + 1, token.token
 
-    def members(self, meta: dict[str, Any]) -> list[bytes]:
+    def members(self, meta: SglangMeta) -> list[bytes]:
         """The members of the choice's object, in pieces."""
         parts = [b'"text":"', bytes(self._text), b'","output_ids":[', bytes(self._ids), b'],"meta_info":']
         first, *rest = encode_pieces(meta)

@@ -11,10 +11,12 @@ from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Finished, merge
 from gateway.core.interface import PromptScores
 from gateway.dialects.common.pieces import JsonPieces, encode_pieces, in_thread
+from gateway.dialects.described.native import SglangEnd, SglangMeta
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.growing import GrowingChoice, Triples
 from gateway.dialects.native.types import SglangBody, SglangSampling, check_off, idle_fields
 from gateway.dialects.openai.reply import BaseReply, Pairs, numbered
+from gateway.dialects.openai.signed import put_in
 from gateway.dialects.openai.types import CompletionRequest
 from gateway.prompts.assets import Assets
 from gateway.receipts.answers.fields import SentAnswer
@@ -127,31 +129,31 @@ class SglangReply(BaseReply):
                 if choice.tokens - shown.get(index, 0) < 1 + choice.tokens // FRAMES:
                     continue
                 shown[index] = choice.tokens
-            end = self._end(index, event) if isinstance(event, Finished) else {"finish_reason": None}
-            meta = self._meta(index) | end
+            meta = self._meta(index, event if isinstance(event, Finished) else None)
             if self._receipt is not None:
                 shapes.append(shape(index if self._many else None, choice.characters, choice.tokens))
                 if isinstance(event, Finished):
                     last[index] = self._object(index, meta)
                     if not self._open:
-                        meta |= await self._receipt.of(partial(_grown, last, shapes))
+                        put_in(meta, await self._receipt.of(partial(_grown, last, shapes)))
             yield b"data: " + self._object(index, meta) + b"\n\n"
 
     async def whole(self) -> object:
-        metas: dict[int, dict[str, Any]] = {}  # in the order in which their choices end
+        metas: dict[int, SglangMeta] = {}  # in the order in which their choices end
         async for event in self._events():
             if isinstance(event, Finished):
-                meta = self._meta(event.index) | self._end(event.index, event)
-                metas[event.index] = meta | await self._of_prompt(self._answers[event.index // self._choices])
+                metas[event.index] = meta = self._meta(event.index, event)
+                put_in(meta, await self._of_prompt(self._answers[event.index // self._choices]))
         if self._receipt is not None:
-            metas[[*metas][-1]] |= await self._receipt.of_whole(lambda: encode_pieces(self._answer_of(metas)))
+            signed = await self._receipt.of_whole(lambda: encode_pieces(self._answer_of(metas)))
+            put_in(metas[[*metas][-1]], signed)
         return self._answer_of(metas)
 
-    def _answer_of(self, metas: dict[int, dict[str, Any]]) -> object:
+    def _answer_of(self, metas: dict[int, SglangMeta]) -> object:
         answers = [JsonPieces([b"{", *self._growing[at].members(metas[at]), b"}"]) for at in sorted(metas)]
         return answers if self._many else answers[0]
 
-    def _object(self, index: int, meta: dict[str, Any]) -> bytes:
+    def _object(self, index: int, meta: SglangMeta) -> bytes:
         """An event's object: the whole answer so far."""
         number = b'"index":%d,' % index if self._many else b""
         return b"{" + number + b"".join(self._growing[index].members(meta)) + b"}"
@@ -165,25 +167,22 @@ class SglangReply(BaseReply):
                 choice.add(event)
             yield event
 
-    def _meta(self, index: int) -> dict[str, Any]:
+    def _meta(self, index: int, finished: Finished | None) -> SglangMeta:
         answer, choice = self._answers[index // self._choices], self._growing[index]
         if choice.cached_tokens is None:
             choice.cached_tokens = answer.cached_tokens
-        return {
-            "id": f"{self.request_id}_{index}" if self._many else self.request_id,
-            "prompt_tokens": answer.prompt_tokens,
-            "completion_tokens": choice.tokens,
-            "cached_tokens": choice.cached_tokens,
-        }
-
-    def _end(self, index: int, event: Finished) -> dict[str, Any]:
-        """Why the choice ended, and the seconds that its request took."""
-        self._open -= 1
-        choice, seconds = self._growing[index], [each.total_seconds for each in self._answers[0].timings]
-        matched = event.stop_string if event.stop_id is None else event.stop_id
-        stop = {"type": "stop", "matched": choice.last if matched is None else matched}
-        reason = {"type": "length", "length": choice.tokens} if event.reason is End.LENGTH else stop
-        return {"finish_reason": reason, "e2e_latency": max(seconds, default=0.0)}
+        meta = SglangMeta(
+            id=f"{self.request_id}_{index}" if self._many else self.request_id,
+            finish_reason=None,
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=choice.tokens,
+            cached_tokens=choice.cached_tokens,
+        )
+        if finished is not None:
+            self._open -= 1
+            meta.finish_reason = _end(finished, choice)
+            meta.e2e_latency = max((each.total_seconds for each in self._answers[0].timings), default=0.0)
+        return meta
 
     async def _of_prompt(self, answer: Answer) -> dict[str, Any]:
         """Logprobs of the prompt from the wanted position on; the first one has none, as in SGLang."""
@@ -197,6 +196,14 @@ class SglangReply(BaseReply):
         if self._top:
             found["input_top_logprobs"] = JsonPieces.of_items([tops for _, tops in slices])
         return found
+
+
+def _end(finished: Finished, choice: GrowingChoice) -> SglangEnd:
+    """Why the choice ended."""
+    if finished.reason is End.LENGTH:
+        return SglangEnd(type="length", length=choice.tokens)
+    matched = finished.stop_string if finished.stop_id is None else finished.stop_id
+    return SglangEnd(type="stop", matched=choice.last if matched is None else matched)
 
 
 def _grown(last: dict[int, bytes], shapes: list[list[Any]]) -> SentAnswer:

@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute
 from gateway.core.interface import Core
 from gateway.dialects.common.plain_post import AnsweredAtOnce, HttpHost
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.native import DetokenizeAnswer, TokenizeAnswer
 from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.info import error_page
 from gateway.dialects.native.types import DetokenizeBody, TokenizeBody
@@ -64,8 +65,7 @@ class TokenizerPages:
             ids = await encode_text(assets, body.prompt, field="prompt", special=special)
         names = await _in_thread(ids, partial(_names, assets)) if body.return_token_strs else None
         context = self._core.facts(assets.name).context(assets.context_tokens)
-        answer = {"count": len(ids), "max_model_len": context, "tokens": ids, "token_strs": names}
-        return encode(answer)
+        return encode(TokenizeAnswer(len(ids), context, ids, names))
 
     async def _detokenize(self, raw: bytes, caller: HttpCaller) -> bytes:
         body: DetokenizeBody = await self._parse(raw, DetokenizeBody, caller)
@@ -78,7 +78,7 @@ class TokenizerPages:
             wrong = next(token for token in ids if not 0 <= token < vocabulary)
             what = f"tokens holds token id {wrong}; the vocabulary has ids 0 to {vocabulary - 1}"
             raise InvalidRequest("tokens", what)
-        return encode({"prompt": await _in_thread(ids, partial(_text, assets))})
+        return encode(DetokenizeAnswer(await _in_thread(ids, partial(_text, assets))))
 
     async def _info(self, request: Request) -> Response:
         try:

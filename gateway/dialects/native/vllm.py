@@ -10,6 +10,13 @@ import msgspec
 from gateway.answers.events import Delta, Event
 from gateway.dialects.common.pieces import GrowingList
 from gateway.dialects.common.sse import encode, frame
+from gateway.dialects.described.native import (
+    CandidateToken,
+    NumberedLogprobs,
+    NumberedToken,
+    TokenAnswer,
+    TokenAnswerChoice,
+)
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.types import TokenGenerateBody, VllmSampling, check_off, idle_fields
 from gateway.dialects.openai.answer import Json, chat_logprobs, finish_fields
@@ -83,25 +90,20 @@ class TokenReply(BaseReply):
         if last:
             yield frame(end)
 
-    async def whole(self) -> Json:
+    async def whole(self) -> TokenAnswer:
         found: dict[int, _TokenChoice] = {}
         async for event in self.events(0):
             found.setdefault(event.index, _TokenChoice()).add(event, self._logprobs(event))
-        more: Json = {"prompt_logprobs": None}
-        if self._prompt_top is not None:
-            more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[0], self._prompt_top)
-        answer: Json = {
-            "request_id": self.request_id,
-            "output_mode": self._mode,
-            "model": self._model,
-            "created": self._created,
-            "choices": [self._choice(index, found[index]) for index in sorted(found)],
-            "usage": self.usage(),
-            "timings": self.timings(),
-            "system_fingerprint": self.fingerprint,
-            **more,
+        answer = TokenAnswer(
+            request_id=self.request_id,
+            output_mode=self._mode,
+            choices=[self._choice(index, found[index]) for index in sorted(found)],
+            prompt_logprobs=None,
+            **self.common(),
             **self._prompt,
-        }
+        )
+        if self._prompt_top is not None:
+            answer.prompt_logprobs = await self.prompt_logprobs(self._answers[0], self._prompt_top)
         return await signed(self._receipt, answer)
 
     def _piece(self, event: Event) -> Json:
@@ -117,17 +119,19 @@ class TokenReply(BaseReply):
             choice["logprobs"] = {"content": msgspec.Raw(b"[%b]" % entries)}
         return choice | ({"text": text} if self._mode == "text" else {})
 
-    def _choice(self, index: int, choice: "_TokenChoice") -> Json:
-        text: Json = {"text": "".join(choice.texts)} if self._mode == "text" else {}
-        logprobs = {"content": choice.logprobs.pieces()} if self._with_logprobs else None
-        return {"index": index, "token_ids": choice.ids.pieces(), "logprobs": logprobs} | choice.end | text
+    def _choice(self, index: int, choice: "_TokenChoice") -> TokenAnswerChoice:
+        logprobs = NumberedLogprobs(choice.logprobs.pieces()) if self._with_logprobs else None
+        whole = TokenAnswerChoice(index=index, token_ids=choice.ids.pieces(), logprobs=logprobs, **choice.end)
+        if self._mode == "text":
+            whole.text = "".join(choice.texts)
+        return whole
 
     def _logprobs(self, event: Event) -> bytes | None:
         """The entries of new tokens, without brackets; None without any."""
         if not self._with_logprobs or not isinstance(event, Delta) or not event.tokens:
             return None
         if self._mode == "text":
-            return encode(chat_logprobs(self._names, event.tokens)["content"])[1:-1]
+            return encode(chat_logprobs(self._names, event.tokens).content)[1:-1]
         return encode([token_entry(token) for token in event.tokens])[1:-1]
 
 
@@ -151,22 +155,18 @@ class _TokenChoice:
             self.logprobs.add(logprobs)
 
 
-def token_entry(token: Token) -> Json:
+def token_entry(token: Token) -> NumberedToken:
     """Logprobs of one token by ids: the token itself, and the likeliest ones, the token first."""
     tops: Sequence[tuple[int, float]] = list(zip(token.top_ids, token.top_logprobs, strict=True))
     ranks = {top: rank for rank, (top, _) in enumerate(tops, 1)}
 
-    def entry(number: int, logprob: float) -> Json:
-        return {
-            "token_id": number,
-            "token": f"token_id:{number}",  # as earlier versions of vLLM spell it
-            "logprob": logprob,
-            "rank": ranks.get(number),
-        }
+    def about(number: int, logprob: float) -> Json:
+        name = f"token_id:{number}"  # as earlier versions of vLLM spell it
+        return {"token": name, "logprob": logprob, "token_id": number, "rank": ranks.get(number)}
 
-    own = entry(token.token, token.logprob)
-    others = [entry(top, logprob) for top, logprob in tops if top != token.token]
-    return own | {"top_logprobs": [own, *others] if tops else []}
+    own = about(token.token, token.logprob)
+    others = [CandidateToken(**about(top, logprob)) for top, logprob in tops if top != token.token]
+    return NumberedToken(**own, top_logprobs=[CandidateToken(**own), *others] if tops else [])
 
 
 VLLM = CompletionDialect(

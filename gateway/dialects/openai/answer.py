@@ -6,12 +6,30 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Finished
-from gateway.answers.usage import TokenUsage
+from gateway.answers.usage import TokenUsage, timings_of
 from gateway.dialects.common.pieces import GrowingList, JsonPieces
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.answers import (
+    AnswerTimings,
+    AnswerUsage,
+    AssistantMessage,
+    CachedTokens,
+    CalledFunction,
+    CalledTool,
+    ChatAnswerChoice,
+    ChatLogprobs,
+    ChatToken,
+    CompletionAnswerChoice,
+    CompletionDetails,
+    CompletionLogprobs,
+    FunctionPiece,
+    LikelyToken,
+    ToolPiece,
+)
 from gateway.text.tool_calls import ToolCall
 from mesh.messages.jobs import End, Token
 
@@ -47,32 +65,26 @@ def spelled(names: TokenNames, token: int) -> tuple[str, tuple[int, ...]]:
     return names.token_text(token), tuple(names.token_bytes(token))
 
 
-def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> Json:
-    def entry(token: int, logprob: float) -> Json:
-        text, spelling = spelled(tokenizer, token)
-        return {"token": text, "logprob": logprob, "bytes": spelling}
+def chat_logprobs(tokenizer: TokenNames, tokens: Sequence[Token]) -> ChatLogprobs:
+    content = []
+    for token in tokens:
+        text, spelling = spelled(tokenizer, token.token)
+        likely = []
+        for top, logprob in zip(token.top_ids, token.top_logprobs, strict=True):
+            name, its_spelling = spelled(tokenizer, top)
+            likely.append(LikelyToken(name, logprob, its_spelling))
+        content.append(ChatToken(text, token.logprob, spelling, likely))
+    return ChatLogprobs(content)
 
-    content = [
-        entry(token.token, token.logprob)
-        | {"top_logprobs": [entry(*top) for top in zip(token.top_ids, token.top_logprobs, strict=True)]}
-        for token in tokens
-    ]
-    return {"content": content, "refusal": None}
 
-
-def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> Json:
+def completion_logprobs(tokenizer: TokenNames, tokens: Sequence[Token], offsets: Sequence[int]) -> CompletionLogprobs:
     """`offsets`: where the text of each token begins in the text of its choice."""
     texts = [spelled(tokenizer, token.token)[0] for token in tokens]
     tops: list[dict[str, float] | None] = []
     for token, text in zip(tokens, texts, strict=True):
         top = {spelled(tokenizer, t)[0]: p for t, p in zip(token.top_ids, token.top_logprobs, strict=True)}
         tops.append(({text: token.logprob} | top) if top else None)
-    return {
-        "text_offset": list(offsets),
-        "token_logprobs": [token.logprob for token in tokens],
-        "tokens": texts,
-        "top_logprobs": tops,
-    }
+    return CompletionLogprobs(list(offsets), [token.logprob for token in tokens], texts, tops)
 
 
 def finish_fields(finished: Finished) -> Json:
@@ -81,35 +93,40 @@ def finish_fields(finished: Finished) -> Json:
     return {"finish_reason": reason, "stop_reason": stop}
 
 
-def tool_call(call: ToolCall) -> Json:
-    if call.later:
-        return {"function": {"arguments": call.arguments}}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+def called_tool(call: ToolCall) -> CalledTool:
+    return CalledTool(call.id, "function", CalledFunction(call.name, call.arguments))
 
 
-def merged_calls(calls: Sequence[ToolCall]) -> list[Json]:
+def tool_pieces(calls: Sequence[ToolCall]) -> list[ToolPiece]:
     """Calls and pieces of calls as a frame has them: one entry for each call."""
-    entries: dict[int, Json] = {}
+    entries: dict[int, ToolPiece] = {}
     for call in calls:
         if call.index in entries:
-            entries[call.index]["function"]["arguments"] += call.arguments
-        else:
-            entries[call.index] = {"index": call.index} | tool_call(call)
+            entries[call.index].function.arguments += call.arguments
+            continue
+        piece = entries[call.index] = ToolPiece(index=call.index, function=FunctionPiece(arguments=call.arguments))
+        if not call.later:
+            piece.id, piece.type, piece.function.name = call.id, "function", call.name
     return list(entries.values())
 
 
-def usage_fields(usage: TokenUsage) -> Json:
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {
-            "reasoning_tokens": usage.reasoning_tokens,
-            "accepted_prediction_tokens": usage.accepted_tokens,
-            "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
-        },
-    }
+def answer_usage(usage: TokenUsage) -> AnswerUsage:
+    return AnswerUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+        prompt_tokens_details=CachedTokens(usage.cached_tokens),
+        completion_tokens_details=CompletionDetails(
+            reasoning_tokens=usage.reasoning_tokens,
+            accepted_prediction_tokens=usage.accepted_tokens,
+            rejected_prediction_tokens=usage.drafted_tokens - usage.accepted_tokens,
+        ),
+    )
+
+
+def answer_timings(answers: Sequence[Answer]) -> AnswerTimings:
+    timings: Json = timings_of(answers)
+    return AnswerTimings(**timings)
 
 
 def fingerprint_of(numerics: str) -> str:
@@ -124,10 +141,10 @@ class ChatScores:
         self._names, self._content = names, GrowingList()
 
     def add(self, event: Delta) -> None:
-        self._content.add(encode(chat_logprobs(self._names, event.tokens)["content"])[1:-1])
+        self._content.add(encode(chat_logprobs(self._names, event.tokens).content)[1:-1])
 
-    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
-        return {"content": self._content.pieces(), "refusal": None}
+    def whole(self) -> ChatLogprobs:
+        return ChatLogprobs(self._content.pieces())
 
 
 class CompletionScores:
@@ -141,22 +158,26 @@ class CompletionScores:
         self._offsets.extend(event.offsets)
         made = completion_logprobs(self._names, event.tokens, ())
         for name, growing in self._lists.items():
-            growing.add(encode(made[name])[1:-1])
+            growing.add(encode(getattr(made, name))[1:-1])
 
-    def members(self, before: int, echoed: Sequence[dict[str, bytes]]) -> Json:
+    def whole(self, before: int, echoed: Sequence[dict[str, bytes]]) -> CompletionLogprobs:
         """`before`: characters of the prompt that the choice repeats; `echoed`: its items of each list."""
         offsets = JsonPieces([encode([before + offset for offset in self._offsets])])
         lists = {"text_offset": offsets} | {name: growing.pieces() for name, growing in self._lists.items()}
-        return {name: pieces.behind([items[name] for items in echoed]) for name, pieces in lists.items()}
+        found: Json = {name: pieces.behind([items[name] for items in echoed]) for name, pieces in lists.items()}
+        return CompletionLogprobs(**found)
+
+
+Scores = TypeVar("Scores", ChatScores, CompletionScores)
 
 
 @dataclass(slots=True)
-class WholeChoice:
+class WholeChoice(Generic[Scores]):
     """One choice of an answer that is not streamed, collected event by event. Logprobs are encoded as they come: the
     likeliest tokens at each position of many choices are many megabytes."""
 
     index: int
-    scores: ChatScores | CompletionScores | None  # None: the client wants no logprobs
+    scores: Scores | None  # None: the client wants no logprobs
     texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)  # pieces of the reasoning
     token_ids: list[int] = field(default_factory=list)
@@ -179,9 +200,6 @@ class WholeChoice:
     def text(self) -> str:
         return "".join(self.texts)
 
-    def logprobs(self, before: int = 0, echoed: Sequence[dict[str, bytes]] = ()) -> Json | None:
-        return None if self.scores is None else self.scores.members(before, echoed)
-
     def finish(self) -> Json:
         assert self.finished is not None, "an answer without an error finishes every choice"
         return finish_fields(self.finished)
@@ -192,16 +210,20 @@ def reasoning_fields(reasoning: str) -> Json:
     return {"reasoning": reasoning, "reasoning_content": reasoning}
 
 
-def chat_choice(whole: WholeChoice, with_reasoning: bool = True) -> Json:
-    message: Json = {"role": "assistant", "content": whole.text, "refusal": None}
+def chat_choice(whole: WholeChoice[ChatScores], with_reasoning: bool = True) -> ChatAnswerChoice:
+    message = AssistantMessage(content=whole.text)
     if whole.thoughts and with_reasoning:
-        message |= reasoning_fields("".join(whole.thoughts))
+        message.reasoning = message.reasoning_content = "".join(whole.thoughts)
     if whole.calls:
-        message |= {"content": whole.text or None, "tool_calls": [tool_call(call) for call in whole.calls]}
-    return {"index": whole.index, "message": message, "logprobs": whole.logprobs()} | whole.finish()
+        message.content = whole.text or None
+        message.tool_calls = [called_tool(call) for call in whole.calls]
+    logprobs = None if whole.scores is None else whole.scores.whole()
+    return ChatAnswerChoice(index=whole.index, message=message, logprobs=logprobs, **whole.finish())
 
 
-def completion_choice(whole: WholeChoice, echo: str, echoed: Sequence[dict[str, bytes]], index: int) -> Json:
+def completion_choice(
+    whole: WholeChoice[CompletionScores], echo: str, echoed: Sequence[dict[str, bytes]], index: int
+) -> CompletionAnswerChoice:
     """`echoed`: encoded logprobs of the prompt `echo`, where the client wants them too."""
-    logprobs = whole.logprobs(len(echo), echoed)
-    return {"index": index, "text": echo + whole.text, "logprobs": logprobs} | whole.finish()
+    logprobs = None if whole.scores is None else whole.scores.whole(len(echo), echoed)
+    return CompletionAnswerChoice(index=index, text=echo + whole.text, logprobs=logprobs, **whole.finish())

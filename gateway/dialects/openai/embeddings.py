@@ -4,11 +4,13 @@ import asyncio
 import base64
 import struct
 from collections.abc import AsyncGenerator
+from typing import Any
 
 from gateway.answers.embedding import Embeddings, EmbedRequest, check_count
 from gateway.dialects.common.pieces import JsonPieces
 from gateway.dialects.common.sse import encode
-from gateway.dialects.openai.answer import Json, fingerprint_of
+from gateway.dialects.described.answers import CachedTokens, EmbeddedInput, EmbeddingAnswer, EmbeddingUsage
+from gateway.dialects.openai.answer import fingerprint_of
 from gateway.dialects.openai.request import HttpCaller
 from gateway.dialects.openai.types import EmbeddingRequest
 from gateway.prompts.assets import Assets
@@ -65,24 +67,21 @@ class EmbeddingReply:
         self.request_id, self._model = caller.request_id, model
         self._embeddings, self._packed = embeddings, body.encoding_format == "base64"
 
-    async def whole(self) -> Json:
+    async def whole(self) -> EmbeddingAnswer:
         entries = list[bytes]()
         for index, values in enumerate(await self._embeddings.values()):
-            entries.append(encode({"object": "embedding", "index": index, "embedding": self._spell(values)}))
+            entries.append(encode(EmbeddedInput("embedding", index, self._spell(values))))
             await asyncio.sleep(0)  # thousands of numbers each
         tokens = self._embeddings.prompt_tokens
-        return {
-            "id": f"embd-{self.request_id}",
-            "object": "list",
-            "data": JsonPieces.of_items(entries),
-            "model": self._model,
-            "usage": {
-                "prompt_tokens": tokens,
-                "total_tokens": tokens,
-                "prompt_tokens_details": {"cached_tokens": self._embeddings.cached_tokens},
-            },
-            "system_fingerprint": fingerprint_of(self._embeddings.numerics),
-        }
+        data: Any = JsonPieces.of_items(entries)  # they stand where the type wants a list
+        return EmbeddingAnswer(
+            id=f"embd-{self.request_id}",
+            object="list",
+            data=data,
+            model=self._model,
+            usage=EmbeddingUsage(tokens, tokens, CachedTokens(self._embeddings.cached_tokens)),
+            system_fingerprint=fingerprint_of(self._embeddings.numerics),
+        )
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         """Yields nothing: embeddings are never streamed."""

@@ -6,32 +6,42 @@ share one numbering."""
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Event, merge
 from gateway.answers.plain_path import SendText
-from gateway.answers.usage import timings_of, usage_of
+from gateway.answers.usage import usage_of
 from gateway.dialects.common.pieces import JsonPieces, in_thread
 from gateway.dialects.common.sse import ChatFrames, CompletionFrames, Frames, with_member
+from gateway.dialects.described.answers import (
+    AnswerTimings,
+    AnswerUsage,
+    ChatAnswer,
+    CompletionAnswer,
+    CompletionAnswerChoice,
+)
 from gateway.dialects.openai.answer import (
     NUMBERED,
     ChatScores,
     CompletionScores,
     Json,
+    Scores,
     TokenNames,
     WholeChoice,
+    answer_timings,
+    answer_usage,
     chat_choice,
     chat_logprobs,
     completion_choice,
     completion_logprobs,
     fingerprint_of,
     finish_fields,
-    merged_calls,
     reasoning_fields,
-    usage_fields,
+    tool_pieces,
 )
 from gateway.dialects.openai.prompt_logprobs import EchoedSlice, echoed_slices, prompt_logprobs
 from gateway.dialects.openai.signed import signed
@@ -102,16 +112,17 @@ class BaseReply:
             frame = with_member(frame, name, value)
         return frame
 
-    async def prompt_logprobs(self, answer: Answer, top: int) -> JsonPieces:
+    async def prompt_logprobs(self, answer: Answer, top: int) -> Any:
+        """JsonPieces, which stand where a type wants a list."""
         assert answer.scores is not None, "the answer has waited for them"
         slices = prompt_logprobs(self._tokenizer, answer.scores, top)
         return JsonPieces.of_items([each async for each in in_thread(slices)])
 
-    def usage(self) -> Json:
-        return usage_fields(usage_of(self._answers))
+    def usage(self) -> AnswerUsage:
+        return answer_usage(usage_of(self._answers))
 
-    def timings(self) -> Json:
-        return dict(timings_of(self._answers))
+    def timings(self) -> AnswerTimings:
+        return answer_timings(self._answers)
 
     def shown(self, frame: bytes) -> bytes:
         """The frame as the client wants it: with the usage so far, or as it is. The receipt notes it."""
@@ -127,10 +138,10 @@ class BaseReply:
     def fingerprint(self) -> str:
         return fingerprint_of(self._pairs[0][1].numerics)
 
-    def answer(self, kind: str, choices: list[Json]) -> Json:
-        head: Json = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-        rest = {"usage": self.usage(), "timings": self.timings(), "system_fingerprint": self.fingerprint}
-        return head | {"choices": choices} | rest
+    def common(self) -> Json:
+        """The members of a whole answer that tell about all of its choices."""
+        head: Json = {"created": self._created, "model": self._model}
+        return head | {"usage": self.usage(), "timings": self.timings(), "system_fingerprint": self.fingerprint}
 
 
 class ChatReply(BaseReply):
@@ -163,7 +174,7 @@ class ChatReply(BaseReply):
                 if event.text or logprobs is not None or also:
                     yield self.shown(frames.text(event.index, event.text, logprobs, also))
                 if event.calls:
-                    yield self.shown(frames.delta(event.index, {"tool_calls": merged_calls(event.calls)}))
+                    yield self.shown(frames.delta(event.index, {"tool_calls": tool_pieces(event.calls)}))
             else:
                 yield self.shown(frames.finish(event.index, finish_fields(event), self.fingerprint))
         if last := await self.last_frame(frames):
@@ -172,16 +183,16 @@ class ChatReply(BaseReply):
     def _scores(self) -> ChatScores | None:
         return ChatScores(self._names) if self._with_logprobs else None
 
-    async def whole(self) -> Json:
+    async def whole(self) -> ChatAnswer:
         wholes = await _collect(self.events(0), self._scores)
         choices = [chat_choice(whole, self._with_reasoning) for whole in wholes]
-        answer = self.answer("chat.completion", choices)
+        answer = ChatAnswer(id=self._id, object="chat.completion", choices=choices, **self.common())
         if self._prompt_top is not None:
-            answer["prompt_logprobs"] = await self.prompt_logprobs(self._answer, self._prompt_top)
+            answer.prompt_logprobs = await self.prompt_logprobs(self._answer, self._prompt_top)
         if self._with_ids:
-            answer["prompt_token_ids"] = self._request.prompt
+            answer.prompt_token_ids = self._request.prompt
             for choice, whole in zip(choices, wholes, strict=True):
-                choice["token_ids"] = whole.token_ids
+                choice.token_ids = whole.token_ids
         return await signed(self._receipt, answer)
 
 
@@ -235,27 +246,30 @@ class CompletionReply(BaseReply):
     def _scores(self) -> CompletionScores | None:
         return CompletionScores(self._names) if self._with_logprobs else None
 
-    async def whole(self) -> Json:
+    async def whole(self) -> CompletionAnswer:
         collected = await asyncio.gather(
             *(_collect(self.events(number), self._scores) for number in range(len(self._pairs)))
         )
-        choices = list[Json]()
+        choices = list[CompletionAnswerChoice]()
         for number, (wholes, echo) in enumerate(zip(collected, self._echo, strict=True)):
-            echoed, more = [each async for each in self._echoed(number)], dict[str, object]()
+            echoed = [each async for each in self._echoed(number)]
             text = "".join(each.text for each in echoed) if echoed else echo
+            scores: Any = UNSET
             if self._prompt_top is not None:
-                more["prompt_logprobs"] = await self.prompt_logprobs(self._answers[number], self._prompt_top)
+                scores = await self.prompt_logprobs(self._answers[number], self._prompt_top)
             before = [each.items for each in echoed]
             for whole in wholes:
                 await asyncio.sleep(0)  # each choice has a pass of the loop of its own, however many there are
                 index = number * self._choices + whole.index
-                choice = completion_choice(whole, text, before, index) | more
+                choice = completion_choice(whole, text, before, index)
+                choice.prompt_logprobs = scores
                 if self._with_ids:
-                    choice["token_ids"] = whole.token_ids
+                    choice.token_ids = whole.token_ids
                     if whole.index == 0:
-                        choice["prompt_token_ids"] = self._pairs[number][0].prompt
+                        choice.prompt_token_ids = self._pairs[number][0].prompt
                 choices.append(choice)
-        return await signed(self._receipt, self.answer("text_completion", choices))
+        answer = CompletionAnswer(id=self._id, object="text_completion", choices=choices, **self.common())
+        return await signed(self._receipt, answer)
 
     async def _echoed(self, number: int) -> AsyncIterator[EchoedSlice]:
         """The parts of a prompt that is echoed with its logprobs; none without. Their text is that of their offsets."""
@@ -266,11 +280,9 @@ class CompletionReply(BaseReply):
                 yield each
 
 
-async def _collect(
-    events: AsyncIterator[Event], scores: Callable[[], ChatScores | CompletionScores | None]
-) -> list[WholeChoice]:
+async def _collect(events: AsyncIterator[Event], scores: Callable[[], Scores | None]) -> list[WholeChoice[Scores]]:
     """`scores`: what collects the logprobs of a choice."""
-    wholes: dict[int, WholeChoice] = {}
+    wholes: dict[int, WholeChoice[Scores]] = {}
     async for event in events:
         whole = wholes.get(event.index)
         if whole is None:

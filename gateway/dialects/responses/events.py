@@ -7,6 +7,16 @@ from typing import Any
 
 from gateway.dialects.common.pieces import JsonPieces, encode_pieces
 from gateway.dialects.common.sse import encode
+from gateway.dialects.described.responses import (
+    CallItem,
+    ItemStatus,
+    MessageItem,
+    OutputContent,
+    OutputItem,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+)
 from gateway.dialects.translation.parts import AnswerPart, PartKind
 
 Json = dict[str, Any]
@@ -29,24 +39,25 @@ class OutputItems:
     def id(self, part: AnswerPart) -> str:
         return f"{PREFIXES[part.kind]}_{self._owner}_{part.index}"
 
-    def begun(self, part: AnswerPart) -> Json:
+    def begun(self, part: AnswerPart) -> OutputItem:
         if part.kind is PartKind.CALL:
             return self._call(part, "", "in_progress")
         return self._item(part, [], "in_progress")
 
-    def ended(self, part: AnswerPart, *, complete: bool) -> Json:
-        status = "completed" if complete else "incomplete"
+    def ended(self, part: AnswerPart, *, complete: bool) -> OutputItem:
+        status: ItemStatus = "completed" if complete else "incomplete"
         if part.kind is PartKind.CALL:
             return self._call(part, part.text, status)
         return self._item(part, [self.content(part, part.text)], status)
 
-    def content(self, part: AnswerPart, text: str) -> Json:
+    def content(self, part: AnswerPart, text: str) -> OutputContent:
         """The content of a message or of reasoning."""
         if part.kind is PartKind.REASONING:
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs(part)}
+            return ReasoningText(text=text)
+        return OutputText(text=text, annotations=[], logprobs=self.logprobs(part))
 
-    def logprobs(self, part: AnswerPart) -> JsonPieces | list[Any]:
+    def logprobs(self, part: AnswerPart) -> Any:
+        """A list, or JsonPieces in its place."""
         if not self._with_logprobs or not part.logprobs:
             return []
         groups, size = [list[bytes]()], 0
@@ -58,16 +69,14 @@ class OutputItems:
             size += len(entry)
         return JsonPieces.of_items([b",".join(group) for group in groups])
 
-    def _item(self, part: AnswerPart, content: list[Json], status: str) -> Json:
-        item: Json = {"id": self.id(part), "type": "message", "role": "assistant"}
+    def _item(self, part: AnswerPart, content: list[Any], status: ItemStatus) -> OutputItem:
         if part.kind is PartKind.REASONING:
-            item = {"id": self.id(part), "type": "reasoning", "summary": []}
-        return item | {"content": content, "status": status}
+            return ReasoningItem(id=self.id(part), summary=[], content=content, status=status)
+        return MessageItem(id=self.id(part), role="assistant", content=content, status=status)
 
-    def _call(self, part: AnswerPart, arguments: str, status: str) -> Json:
+    def _call(self, part: AnswerPart, arguments: str, status: ItemStatus) -> CallItem:
         assert part.call is not None, "a call has its beginning"
-        called = {"call_id": part.call.id, "name": part.call.name, "arguments": arguments, "status": status}
-        return {"id": self.id(part), "type": "function_call", **called}
+        return CallItem(id=self.id(part), call_id=part.call.id, name=part.call.name, arguments=arguments, status=status)
 
 
 class ResponseEvents:

@@ -8,10 +8,19 @@ from typing import Any
 
 from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Finished
-from gateway.answers.usage import TokenUsage, timings_of, usage_of
+from gateway.answers.usage import TokenUsage, usage_of
 from gateway.dialects.common.sse import DONE, encode
-from gateway.dialects.openai.answer import chat_logprobs, fingerprint_of
-from gateway.dialects.openai.signed import signed
+from gateway.dialects.described.responses import (
+    CachedInput,
+    ErrorCode,
+    ReasoningOutput,
+    ResponseAnswer,
+    ResponseError,
+    ResponseIncomplete,
+    ResponseUsage,
+)
+from gateway.dialects.openai.answer import answer_timings, chat_logprobs, fingerprint_of
+from gateway.dialects.openai.signed import put_in, signed
 from gateway.dialects.responses.events import OutputItems, ResponseEvents
 from gateway.dialects.responses.types import ResponsesRequest
 from gateway.dialects.translation.parts import AnswerParts, Happened, PartKind, PartStep
@@ -82,11 +91,11 @@ class ResponsesReply:
         kind = "response.completed" if complete else "response.incomplete"
         response = self._ended(complete)
         if self._receipt is not None:
-            response |= await self._receipt.of_stream(*self._events.next(kind, {"response": response}))
+            put_in(response, await self._receipt.of_stream(*self._events.next(kind, {"response": response})))
         for piece in self._events.event(kind, {"response": response}):
             yield piece
 
-    async def whole(self) -> Json:
+    async def whole(self) -> ResponseAnswer:
         reason = End.STOP
         async for event in noted_events(self._receipt, self._answer):
             if isinstance(event, Finished):
@@ -103,16 +112,18 @@ class ResponsesReply:
     def failure(self, error: BatonError) -> bytes:
         """The last events of a stream that an error ends."""
         begun = b"" if self._begun else self._beginning()
-        code = {400: "invalid_prompt", 429: "rate_limit_exceeded"}.get(error.http_status, "server_error")
-        what: Json = {"code": code, "message": error.message, "param": error.field, "reason": error.reason}
-        what |= {"details": error.details} if error.details else {}
-        response = self._ended(False) | {"status": "failed", "incomplete_details": None, "error": what}
+        response = self._ended(False)
+        response.status, response.incomplete_details = "failed", None
+        response.error = ResponseError(code=_code(error), message=error.message, param=error.field, reason=error.reason)
+        if error.details:
+            response.error.details = dict(error.details)
         return begun + b"".join(self._events.event("response.failed", {"response": response})) + DONE
 
     def _beginning(self) -> bytes:
         self._begun = True
-        response = self._fixed | {"status": "in_progress", "error": None, "incomplete_details": None}
-        response |= {"output": [], "usage": None}
+        response = ResponseAnswer(
+            **self._fixed, status="in_progress", error=None, incomplete_details=None, output=[], usage=None
+        )
         kinds = ("response.created", "response.in_progress")
         return b"".join(piece for kind in kinds for piece in self._events.event(kind, {"response": response}))
 
@@ -139,29 +150,36 @@ class ResponsesReply:
         return entries
 
     def _entries(self, tokens: Sequence[Token]) -> bytes:
-        return encode(chat_logprobs(self._tokenizer, tokens)["content"])
+        return encode(chat_logprobs(self._tokenizer, tokens).content)
 
-    def _ended(self, complete: bool) -> Json:
+    def _ended(self, complete: bool) -> ResponseAnswer:
         """The response as it stands; only its last part may be incomplete."""
         parts = self._parts.parts
         output = [self._items.ended(part, complete=complete or part is not parts[-1]) for part in parts]
-        return self._fixed | {
-            "status": "completed" if complete else "incomplete",
-            "completed_at": int(self._clock()) if complete else None,
-            "error": None,
-            "incomplete_details": None if complete else {"reason": "max_output_tokens"},
-            "output": output,
-            "usage": _usage(usage_of([self._answer])),
-            "timings": dict(timings_of([self._answer])),
-            "system_fingerprint": fingerprint_of(self._answer.numerics),
-        }
+        return ResponseAnswer(
+            **self._fixed,
+            status="completed" if complete else "incomplete",
+            completed_at=int(self._clock()) if complete else None,
+            error=None,
+            incomplete_details=None if complete else ResponseIncomplete("max_output_tokens"),
+            output=output,
+            usage=_usage(usage_of([self._answer])),
+            timings=answer_timings([self._answer]),
+            system_fingerprint=fingerprint_of(self._answer.numerics),
+        )
 
 
-def _usage(usage: TokenUsage) -> Json:
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-    }
+def _code(error: BatonError) -> ErrorCode:
+    if error.http_status == 400:
+        return "invalid_prompt"
+    return "rate_limit_exceeded" if error.http_status == 429 else "server_error"
+
+
+def _usage(usage: TokenUsage) -> ResponseUsage:
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=CachedInput(usage.cached_tokens, 0),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=ReasoningOutput(usage.reasoning_tokens),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
+    )

@@ -126,10 +126,10 @@ def test_logprobs_that_grow_have_the_bytes_of_those_that_are_encoded_at_once(cou
         delta = replace(delta, offsets=delta.offsets[: len(delta.tokens)])
         chat.add(delta)
         completion.add(delta)
-    assert b"".join(encode_pieces(chat.members(0, ()))) == encode(chat_logprobs(names, tokens))
+    assert b"".join(encode_pieces(chat.whole())) == encode(chat_logprobs(names, tokens))
     at_once = completion_logprobs(names, tokens, [5 + at for at in range(count)])
-    assert b"".join(encode_pieces(completion.members(5, ()))) == encode(at_once)
+    assert b"".join(encode_pieces(completion.whole(5, ()))) == encode(at_once)
     before = {"text_offset": [0, 3], "token_logprobs": [None, -0.5], "tokens": ["a", "b"], "top_logprobs": [None, None]}
     echoed = [{name: encode(items)[1:-1] for name, items in before.items()}]
-    behind = {name: [*items, *at_once[name]] for name, items in before.items()}
-    assert b"".join(encode_pieces(completion.members(5, echoed))) == encode(behind)
+    behind = {name: [*items, *getattr(at_once, name)] for name, items in before.items()}
+    assert b"".join(encode_pieces(completion.whole(5, echoed))) == encode(behind)

@@ -177,12 +177,12 @@ def test_tokens_of_logprobs_are_the_pieces_of_the_text_with_their_spaces(
     assets: Assets = load_assets(folder, "tiny")
     ids = assets.tokenizer.encode("hi hi a", special=False)
     tokens = [Token(at, token, -0.5, (token,), (-0.5,)) for at, token in enumerate(ids)]
-    content = chat_logprobs(assets.tokenizer, tokens)["content"]
-    texts = [entry["token"] for entry in content]
+    content = chat_logprobs(assets.tokenizer, tokens).content
+    texts = [entry.token for entry in content]
     assert "".join(texts).removeprefix(" ") == "hi hi a"
-    assert b"".join(bytes(entry["bytes"]) for entry in content).decode() == "".join(texts)
-    assert all(entry["top_logprobs"][0]["token"] == entry["token"] for entry in content)
-    assert completion_logprobs(assets.tokenizer, tokens, [0] * len(tokens))["tokens"] == texts
+    assert b"".join(bytes(entry.bytes) for entry in content).decode() == "".join(texts)
+    assert all(entry.top_logprobs[0].token == entry.token for entry in content)
+    assert completion_logprobs(assets.tokenizer, tokens, [0] * len(tokens)).tokens == texts
     detokenizer = Detokenizer(assets.tokenizer, ids)  # behind a prompt each token has the text that its logprob shows
     assert [detokenizer.push(token) for token in ids] == texts
     assert json.dumps(texts, ensure_ascii=False).count("▁") == 0

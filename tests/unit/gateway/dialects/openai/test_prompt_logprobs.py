@@ -133,7 +133,7 @@ async def test_slices_are_joined_without_a_seam(assets: Assets) -> None:
         listed = json.loads(b"".join(encode_pieces(JsonPieces.of_items(items))))
         assert len(listed) == length and listed[0] is None
         echoed = list(echoed_slices(assets.tokenizer, scores, 1, skip_special=True))
-        members = CompletionScores(assets.tokenizer).members(0, [each.items for each in echoed])
+        members = CompletionScores(assets.tokenizer).whole(0, [each.items for each in echoed])
         joined = json.loads(b"".join(encode_pieces(members)))
         assert {len(column) for column in joined.values()} == {length}
         text = "".join(each.text for each in echoed)
