@@ -47,7 +47,7 @@ async def explain() -> None:
                 pass
         await last_finished(mesh.gateway.http_address, 10.0)
         url = f"http://{mesh.gateway.http_address}"
-        lines = await asyncio.to_thread(output_of, "explain", "--url", url)
+        lines = await asyncio.to_thread(output_of, "explain", "--http", url)
     draw(["$ baton explain", *lines], "baton explain", PICTURES / "explain.svg")
 
 

@@ -24,6 +24,7 @@ from mesh.network.tls import TlsFiles, tls_files
 CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
 CONTEXT_TOO_LONG = "CONTEXT_TOO_LONG"  # reason of the error when the conversation exceeds the context
 PROMPT = "you › "
+LAST_WORDS = ("/exit", "/quit", "/bye", "exit", "quit")  # of a person at a terminal, who wants to leave
 
 
 def chat(
@@ -41,7 +42,7 @@ def chat(
     tls_ca: TlsCa = None,
     tls_name: TlsName = None,
 ) -> None:
-    """Hold a conversation with a running mesh. Ctrl-D ends it, Ctrl-C stops the current answer.
+    """Hold a conversation with a running mesh. Ctrl-D or /exit ends it, Ctrl-C stops the current answer.
 
     The model can call one tool, mesh_status(tier), which runs in this process and counts the workers of the mesh. Try:
     How many decode workers run?
@@ -55,6 +56,9 @@ def chat(
     if system:
         conversation.messages.append(pb.ChatMessage(role="system", content=system))
     read = _reader()
+    if sys.stdin.isatty():
+        with_tool = ", which may ask how many workers run" if tools else ""
+        say(f"a chat with {model or 'the model'} at {address}{with_tool}; Ctrl-D or /exit ends it", style="dim")
     while True:
         try:
             question = read().strip()
@@ -64,6 +68,8 @@ def chat(
         except KeyboardInterrupt:
             say("\nCtrl-D ends the chat", style="dim")
             continue
+        if question in LAST_WORDS and sys.stdin.isatty():
+            return
         if question:
             with readable_errors():
                 conversation.ask(question)

@@ -77,8 +77,8 @@ async def _explain(address: str, error: grpc.aio.AioRpcError, tls: TlsFiles | No
     if error.code() is grpc.StatusCode.UNAVAILABLE and "connect" in details.lower():
         if await speaks_http(address):
             return (
-                f"{address} speaks HTTP, not gRPC: give --address the gRPC address of the mesh, which `baton up` "
+                f"{address} speaks HTTP, not gRPC: give --grpc the gRPC address of the mesh, which `baton up` "
                 "prints (127.0.0.1:50051 unless set otherwise)"
             )
-        return f"no mesh answers at {address}; start one with `baton up`, or name its gRPC address with --address"
+        return f"no mesh answers at {address}; start one with `baton up`, or name its gRPC address with --grpc"
     return f"{error.code().name}: {details}"

@@ -13,7 +13,7 @@ from cli.errors import readable_errors
 from cli.output import emit_json, write, write_reasoning
 from mesh.network.tls import TlsFiles, tls_files
 
-Address = Annotated[str, typer.Option(help="gRPC address of a gateway.")]
+Address = Annotated[str, typer.Option("--grpc", "--address", help="gRPC address of a gateway.")]
 MaxTokens = Annotated[int, typer.Option(min=1, help="Most tokens of the answer.")]
 Temperature = Annotated[
     float | None, typer.Option(min=0.0, help="Sampling temperature: 0 is greedy; the default is the model's own.")

@@ -41,7 +41,8 @@ def doctor(
     picture: Annotated[Path | None, typer.Option(help="With --arrangements: draw them into this SVG file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Check this machine: what a worker would use here, and what is wrong, with a remedy for each problem.
+    """Check this machine: what a worker would use here, and what is wrong, with a remedy for each problem. Status 1
+    means that something is wrong.
 
     Example: baton doctor --set model=~/models/qwen2.5-0.5b
     """
@@ -60,6 +61,8 @@ def doctor(
         emit_json(report)
     else:
         show(report)
+    if report["problems"]:
+        raise typer.Exit(1)
 
 
 def _arrangements(

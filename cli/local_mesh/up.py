@@ -136,8 +136,8 @@ async def _run(
         say(f"\nThe mesh serves {names} after {time.monotonic() - begun:.1f} s. Ctrl-C stops it.")
         say(f"  HTTP   curl http://{http}/v1/models")
         tls = tls_arguments(mesh.gateway) + (f" --model {names.partition(',')[0]}" if mesh.further else "")
-        say(f"  gRPC   baton generate --address {grpc}{tls} 'Once upon a time'")
-        say(f"  chat   baton chat --address {grpc}{tls}")
+        say(f"  gRPC   baton generate --grpc {grpc}{tls} 'Once upon a time'")
+        say(f"  chat   baton chat --grpc {grpc} --http {http}{tls}")
         if token := overrides.get("mesh_token_file"):
             say(f"  token  {token} (workers that you start by hand need it: --set mesh_token_file=…)")
         say(f"  look   http://{http}/ui\n" if mesh.gateway.ui else "")

@@ -10,7 +10,7 @@ import typer
 
 from cli.connecting.api_key import api_key_headers
 from cli.connecting.http_client import HttpClient, RequestFailed
-from cli.connecting.http_url import parse_url
+from cli.connecting.http_url import gateway_url
 from cli.errors import MeshError, readable_errors
 from cli.output import emit_json, write
 from cli.why.reasons import error_of, reasons
@@ -30,7 +30,7 @@ def explain(
     request_id: Annotated[
         str, typer.Argument(help="The request's id (x-request-id of the answer); without one, the latest request.")
     ] = "",
-    url: Annotated[str, typer.Option(help="HTTP address of a gateway.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option("--http", "--url", help="HTTP address of a gateway.")] = "127.0.0.1:8000",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object: shares, floors and reasons.")] = False,
 ) -> None:
     """Show where the time of a request went, stage by stage, and why it was slow.
@@ -52,7 +52,7 @@ def explain(
 
 async def fetch(url: str, request_id: str) -> dict[str, Any]:
     """The request with its spans, from the gateway. MeshError when there is none."""
-    gateway = HttpClient(parse_url(url), api_key_headers(), keeps=False)
+    gateway = HttpClient(gateway_url(url), api_key_headers(), keeps=False)
     if not request_id:
         latest = (await get_page(gateway, "/debug/requests?limit=20"))["requests"]
         ended = [each for each in latest if each["status"] != "running"]
@@ -72,12 +72,12 @@ async def get_page(gateway: HttpClient, path: str, *, missing: str = "") -> dict
     try:
         status, content = await gateway.fetch("GET", path, seconds=ANSWER_SECONDS)
     except RequestFailed as error:
-        raise MeshError(f"no gateway answers at {server}: {error.detail}; name it with --url") from None
+        raise MeshError(f"no gateway answers at {server}: {error.detail}; name it with --http") from None
     if status != 200 or not isinstance(content, dict):
         problem = content.get("error") if isinstance(content, dict) else None
         why = problem.get("message") if isinstance(problem, dict) else problem
         if status == 404 and why and missing:
-            last = f"`baton explain --url {server}` without an id shows the last one"
+            last = f"`baton explain --http {server}` without an id shows the last one"
             raise MeshError(f"the gateway at {server} has {missing}: {last}, {server}/debug/requests lists what it has")
         text = f"{server}: {why or f'answers {path} with status {status}; is it a Baton gateway?'}"
         raise MeshError(text, reason=str(problem.get("reason", "")) if isinstance(problem, dict) else "")

@@ -14,7 +14,7 @@ import typer
 
 from cli.connecting.api_key import api_key_headers
 from cli.connecting.http_client import HttpClient
-from cli.connecting.http_url import parse_url
+from cli.connecting.http_url import gateway_url
 from cli.errors import MeshError, readable_errors
 from cli.output import emit_json, write
 from cli.why.explain import get_page
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 def pages(
-    url: Annotated[str, typer.Option(help="HTTP address of a gateway.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option("--http", "--url", help="HTTP address of a gateway.")] = "127.0.0.1:8000",
     worker: Annotated[str, typer.Option(help="Name, address or id of one worker; without one, all.")] = "",
     every: Annotated[bool, typer.Option("--all", help="List all pages, as runs of equal neighbours.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -54,7 +54,7 @@ def pages(
 
 async def fetch(url: str, worker: str, *, every: bool) -> Json:
     """The pages of the worker, or of all. Each answer lists a range of them; a worker may leave between two."""
-    gateway = HttpClient(parse_url(url), api_key_headers(), keeps=False)
+    gateway = HttpClient(gateway_url(url), api_key_headers(), keeps=False)
     asked = {"worker": worker} if worker else {}
     view = await get_page(gateway, f"/debug/pages?{urlencode(asked)}")
     for each in view["workers"] if every else ():

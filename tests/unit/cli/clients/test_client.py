@@ -3,6 +3,10 @@
 import asyncio
 import http.server
 import json
+import os
+import pty
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -13,7 +17,7 @@ from grpc_status import rpc_status
 from typer.testing import CliRunner
 
 from baton.inference.v1 import inference_pb2, inference_pb2_grpc
-from cli.clients.chat import Conversation
+from cli.clients.chat import LAST_WORDS, Conversation
 from cli.clients.client import chat_request, sampling, stream
 from cli.errors import MeshError
 from cli.main import build
@@ -105,12 +109,12 @@ def echo() -> Iterator[tuple[str, Echo]]:
 
 
 def test_generate_prints_the_answer_as_it_comes(echo: tuple[str, Echo]) -> None:
-    result = CliRunner().invoke(build("generate"), ["generate", "once upon a time", "--address", echo[0]])
+    result = CliRunner().invoke(build("generate"), ["generate", "once upon a time", "--grpc", echo[0]])
     assert (result.exit_code, result.stdout) == (0, "once upon a time \n")
 
 
 def test_generate_answers_a_program_with_one_json_object(echo: tuple[str, Echo]) -> None:
-    arguments = ["generate", "a b", "--address", echo[0], "--json", "--seed", "9", "--temperature", "0"]
+    arguments = ["generate", "a b", "--grpc", echo[0], "--json", "--seed", "9", "--temperature", "0"]
     result = CliRunner().invoke(build("generate"), arguments)
     assert json.loads(result.stdout) == {
         "text": "a b ",
@@ -139,7 +143,7 @@ def test_an_http_address_is_told_from_an_address_without_a_mesh(health_address: 
 
 
 def test_options_that_were_not_given_keep_the_servers_defaults(echo: tuple[str, Echo]) -> None:
-    CliRunner().invoke(build("generate"), ["generate", "a", "--address", echo[0]])
+    CliRunner().invoke(build("generate"), ["generate", "a", "--grpc", echo[0]])
     (request,) = echo[1].requests
     assert request.stop.max_tokens == 64
     assert not request.sampling.HasField("temperature") and not request.sampling.HasField("seed")
@@ -147,7 +151,7 @@ def test_options_that_were_not_given_keep_the_servers_defaults(echo: tuple[str, 
 
 def chat(echo: tuple[str, Echo], *arguments: str, said: str) -> tuple[str, list[tuple[str, str]]]:
     """The output of a chat, and the last conversation that it sent."""
-    result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], *arguments], input=said)
+    result = CliRunner().invoke(build("chat"), ["chat", "--grpc", echo[0], *arguments], input=said)
     assert result.exit_code == 0, result.output
     return result.output, [(message.role, message.content) for message in echo[1].requests[-1].chat.messages]
 
@@ -214,8 +218,20 @@ def test_a_question_that_is_refused_is_withdrawn_and_the_chat_goes_on(echo: tupl
     _, sent = chat(echo, "--no-tool", "--system", "be brief", said="one\ntwo\n")
     assert sent == [("system", "be brief"), ("user", "two")]
     echo[1].context = 1
-    result = CliRunner().invoke(build("chat"), ["chat", "--address", echo[0], "--system", "x"], input="one\n")
+    result = CliRunner().invoke(build("chat"), ["chat", "--grpc", echo[0], "--system", "x"], input="one\n")
     assert result.exit_code == 1 and "shorten it" in result.output
+
+
+@pytest.mark.parametrize("word", LAST_WORDS)
+def test_a_person_is_told_how_to_leave_and_a_last_word_is_no_question(echo: tuple[str, Echo], word: str) -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "cli", "chat", "--grpc", echo[0]]
+    with subprocess.Popen(command, stdin=end, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        os.write(terminal, f"{word}\n".encode())
+        _, said = running.communicate(timeout=30)
+    os.close(terminal)
+    os.close(end)
+    assert running.returncode == 0 and "Ctrl-D or /exit ends it" in said and not echo[1].requests
 
 
 @pytest.mark.parametrize(("words", "kept"), [(["half ", "an"], [("user", "one"), ("assistant", "half an")]), ([], [])])

@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from cli.doctoring import doctor, machine
 from cli.local_mesh.ports import free_address
+from cli.main import build
 from engine.builtin import tiny
 from engine.cuda.device import Found
 from mesh.config.services import GatewayConfig
@@ -95,3 +97,12 @@ def test_what_the_environment_forces_is_shown_and_a_wrong_value_is_a_problem(
     report = doctor.examine(gateway, DecodeConfig(cache_folder=tmp_path))
     assert report["forced"] == "pairs:none"
     assert "BATON_PRODUCT_PATH" in problems(report) and "pairs:avx2" in problems(report)
+
+
+@pytest.mark.parametrize("problems", [[], [{"problem": "a", "remedy": "b"}]])
+def test_the_status_says_whether_something_is_wrong(
+    problems: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda *_, **__: {"problems": problems})
+    done = CliRunner().invoke(build("doctor"), ["doctor", "--json"])
+    assert json.loads(done.stdout) == {"problems": problems} and done.exit_code == len(problems)

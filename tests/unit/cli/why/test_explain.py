@@ -62,12 +62,18 @@ def test_the_waterfall_and_its_reasons_go_to_stdout(gateway: str, arguments: lis
     assert "own: " in out and "floor: " in out
 
 
+def test_a_gateway_is_named_by_its_address_or_its_url(gateway: str) -> None:
+    address = gateway.removeprefix("http://")
+    found = [explain("nosuch", option, name)[2] for option in ("--http", "--url") for name in (gateway, address)]
+    assert len(set(found)) == 1 and "has no request" in found[0]
+
+
 @pytest.mark.parametrize("path", ["", "/", "/v1"])
 def test_an_unknown_id_says_what_to_type_and_where_to_look(gateway: str, path: str) -> None:
     status, out, said = explain("nosuch", "--url", gateway + path)
     assert (status, out) == (1, "")
     assert f"the gateway at {gateway} has no request 'nosuch'" in said and "/v1" not in said
-    assert f"`baton explain --url {gateway}`" in said and f"{gateway}/debug/requests" in said
+    assert f"`baton explain --http {gateway}`" in said and f"{gateway}/debug/requests" in said
 
 
 def test_a_drawing_of_baton_up_begins_with_the_id_that_explain_takes() -> None:
