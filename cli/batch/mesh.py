@@ -1,6 +1,7 @@
 """The mesh of a run: one that runs already, or one that lives as long as the run."""
 
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -36,11 +37,14 @@ class BatchMesh:
 def parse_http(text: str) -> HttpUrl:
     """HOST:PORT, or the base URL of an API; BatchRefused if it is neither."""
     try:
-        return parse_url(text if "://" in text else f"http://{text}")
+        url = parse_url(text if "://" in text else f"http://{text}")
     except ConfigError:
+        url = None
+    if url is None or not re.fullmatch(r"[\w.:-]+", url.host):
         raise BatchRefused(
             f"--http {text!r} is no address; write HOST:PORT, or an URL such as https://mesh.example:8443/v1"
-        ) from None
+        )
+    return url
 
 
 @asynccontextmanager
