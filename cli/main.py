@@ -40,6 +40,7 @@ COMMANDS = {
     "doctor": Entry("cli.doctoring.doctor", "doctor", "Check this machine: kernels, GPU, transports, ports, memory."),
     "explain": Entry("cli.why.explain", "explain", "Show where a request's time went, and why it was slow."),
     "pages": Entry("cli.why.pages", "pages", "Show who holds the pages of every worker."),
+    "batch": Entry("cli.batch.command", "app", "Answer a file of requests in OpenAI's batch format."),
     "bench": Entry("cli.load.command", "app", "Measure a server under load: latencies, goodput, a picture."),
     "envoy": Entry("cli.envoy.command", "app", "Put an Envoy in front of every service."),
     "model": Entry("cli.local_mesh.model", "app", "Download a model of the hub, or check a model folder."),

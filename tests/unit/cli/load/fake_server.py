@@ -170,7 +170,9 @@ class FakeOpenAi:
 
 
 @asynccontextmanager
-async def listening(answers: Answers, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+async def listening(
+    answers: Answers, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None, port: int = 0
+) -> AsyncIterator[str]:
     """The same answers behind a real socket; yields the host and port as an URL writes them."""
 
     running: set[asyncio.Task[None]] = set()
@@ -194,7 +196,7 @@ async def listening(answers: Answers, host: str = "127.0.0.1", tls: ssl.SSLConte
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         running.add(asyncio.create_task(serve(reader, writer)))
 
-    server = await asyncio.start_server(accept, host, 0, ssl=tls)
+    server = await asyncio.start_server(accept, host, port, ssl=tls)
     try:
         port = server.sockets[0].getsockname()[1]
         yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
