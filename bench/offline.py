@@ -24,8 +24,9 @@ from engine.cpu.runner import CpuRunner
 from engine.step.plan import Plan
 from engine.step.timed_runner import TimedRunner
 from library.asking import Asking
-from library.opened import opened
+from library.opened import ModelOrder, opened
 from library.params import SamplingParams
+from library.prompts import GivenPrompt
 from mesh.config.common_config import default_cache_folder
 
 LEAST, MOST = {"ratio_to_engine": 0.97}, {"import_seconds": 0.3}
@@ -61,7 +62,7 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
     settings = {"pool_bytes": 1 << 30}
     ratios, speeds, random = list[float](), list[float](), Random(options.seed)
     with PlanLog() as log:
-        async with opened(model, None, settings) as found:
+        async with opened(ModelOrder.of(model, None, settings)) as found:
             asking = Asking(found.door, found.at_once)
             await generate(asking, random, options, 4)  # memory and connections get warm
             for _ in range(options.rounds):
@@ -95,7 +96,8 @@ async def generate(asking: Asking, random: Random, options: argparse.Namespace, 
     ]
     params = SamplingParams(temperature=0.0, max_tokens=options.answer, ignore_eos=True)
     begun = time.perf_counter()
-    outputs = await asking.generate(prompts, [params] * count, lambda _: None)
+    given = [GivenPrompt(ids=tuple(each)) for each in prompts]
+    outputs = await asking.generate(given, [params] * count, lambda _: None)
     return time.perf_counter() - begun, sum(len(each.outputs[0].token_ids) for each in outputs)
 
 

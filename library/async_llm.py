@@ -1,40 +1,46 @@
-"""`AsyncLLM`: the calls of `LLM` for programs with an event loop, and answers that grow as they are read."""
+"""`AsyncLLM`: the calls of `LLM` for programs with event loops, and answers that grow as they are read."""
 
 import asyncio
+import threading
+import weakref
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import AsyncExitStack
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from library.asking import Asking, Message, Prompt
-from library.loop_thread import LoopThread
-from library.opened import Workers, opened
+from library.asking import Asking
+from library.llm import close_thread
+from library.loop_thread import CLOSED, LoopThread
+from library.opened import ModelOrder, Workers, opened
 from library.outputs import EmbeddingRequestOutput, RequestOutput
-from library.params import SamplingParams
+from library.params import SamplingParams, whole_number
+from library.prompts import Message, Prompt, given_prompt, many_chats
 
 T = TypeVar("T")
 _READ_AHEAD = 64  # outputs that wait for a reader who is behind
 
 
 class AsyncLLM:
-    """Arguments are those of `LLM`. The model is opened by `async with`, or when somebody first asks it."""
+    """Arguments are those of `LLM`. The model is opened by `async with`, or when somebody first asks it, from any
+    event loop and any thread."""
 
     def __init__(
         self, model: str | None = None, *, workers: Workers | None = None, seed: int | None = None, **settings: Any
     ) -> None:
-        self._what = model, workers, settings
-        self._seed = seed
+        self._order = ModelOrder.of(model, workers, settings)
+        self._seed = None if seed is None else whole_number("seed", seed)
+        self._lock = threading.Lock()
         self._thread: LoopThread | None = None
-        self._stack = AsyncExitStack()
-        self._asking: Asking | None = None
-        self._opening = asyncio.Lock()
+        self._closes: Any = None  # ends the thread, once there is one
+        self._opening: Future[Asking] | None = None
+        self._closed = False
 
     async def generate(
         self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
     ) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: each output holds everything so far. Leaving the loop early cancels the request."""
-        asking, params = await self._opened(), sampling_params or SamplingParams()
-        number = asking.next_id()
+        given, params = given_prompt("prompt", prompt), _params(sampling_params)
+        asking = await self._opened()
         queue: asyncio.Queue[RequestOutput | BaseException | None] = asyncio.Queue(_READ_AHEAD)
         here = asyncio.get_running_loop()
 
@@ -42,10 +48,14 @@ class AsyncLLM:
             return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(queue.put(item), here))
 
         async def read() -> None:
+            number = asking.next_id()
             try:
-                ids = await asking.ids_of(prompt)
-                async for output in asking.door.stream(request_id or number, ids, params):
+                prompt_read = await asking.door.read(given, cut=params.truncate_prompt_tokens is not None)
+                async for output in asking.door.stream(request_id or number, prompt_read, params):
                     await put(output)
+            except asyncio.CancelledError:
+                here.call_soon_threadsafe(queue.put_nowait, RuntimeError(CLOSED))
+                raise
             except Exception as error:
                 await put(error)
             else:
@@ -63,20 +73,23 @@ class AsyncLLM:
     async def chat(
         self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, **options: Any
     ) -> RequestOutput:
-        asking, params = await self._opened(), sampling_params or SamplingParams()
-        found = await self._run(asking.chat([messages], [params], options, _ignore))
-        return found[0]
+        """The whole answer to one conversation; `options` are those of `LLM.chat`."""
+        (conversation,), params = many_chats(messages), _params(sampling_params)
+        asking = await self._opened()
+        return (await self._run(asking.chat([conversation], [params], options, _ignore)))[0]
 
     async def embed(self, prompt: Prompt, *, dimensions: int | None = None) -> EmbeddingRequestOutput:
+        given = given_prompt("prompt", prompt)
         asking = await self._opened()
-        return (await self._run(asking.embed([prompt], dimensions, _ignore)))[0]
+        return (await self._run(asking.embed([given], dimensions, _ignore)))[0]
 
     async def aclose(self) -> None:
-        """End what was opened. Idempotent."""
-        thread, self._thread, self._asking = self._thread, None, None
-        if thread is not None:
-            await asyncio.wrap_future(thread.submit(self._stack.aclose()))
-            await asyncio.to_thread(thread.close)
+        """End what was opened; those who wait for it get a RuntimeError. Idempotent."""
+        with self._lock:
+            self._closed = True
+            closes = self._closes
+        if closes is not None:
+            await asyncio.to_thread(closes)
 
     async def __aenter__(self) -> "AsyncLLM":
         await self._opened()
@@ -87,26 +100,52 @@ class AsyncLLM:
     ) -> None:
         await self.aclose()
 
-    async def _opened(self) -> Asking:
-        async with self._opening:
-            if self._asking is None:
-                self._thread = LoopThread()
-                model, workers, settings = self._what
-                try:
-                    found = await self._run(self._stack.enter_async_context(opened(model, workers, settings)))
-                except BaseException:
-                    await self.aclose()
-                    raise
-                self._asking = Asking(found.door, found.at_once, self._seed)
-            return self._asking
+    def __reduce__(self) -> Any:
+        raise TypeError("a model that is open cannot be copied or sent to another process: open it there")
 
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Any:
+    async def _opened(self) -> Asking:
+        """The open model: the first who asks opens it, and the others wait."""
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(CLOSED)
+            if self._opening is None:
+                self._thread = LoopThread()
+                self._closes = weakref.finalize(self, close_thread, self._thread)
+                self._opening = self._thread.submit(_open(self._thread, self._order, self._seed))
+            opening = self._opening
+        try:
+            return await asyncio.shield(asyncio.wrap_future(opening))
+        except asyncio.CancelledError:
+            if opening.cancelled():
+                raise RuntimeError(CLOSED) from None
+            raise
+        except Exception:
+            await self.aclose()
+            raise
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         assert self._thread is not None, "the model is open"
         return self._thread.submit(work)
 
     async def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        found: T = await asyncio.wrap_future(self._submit(work))
-        return found
+        future = self._submit(work)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if self._closed and future.cancelled():
+                raise RuntimeError(CLOSED) from None
+            raise
+
+
+async def _open(thread: LoopThread, order: ModelOrder, seed: int | None) -> Asking:
+    found = await thread.stack.enter_async_context(opened(order))
+    return Asking(found.door, found.at_once, seed)
+
+
+def _params(params: SamplingParams | None) -> SamplingParams:
+    if not isinstance(params, SamplingParams | None):
+        raise TypeError(f"sampling_params must be SamplingParams, not {params!r}")
+    return params or SamplingParams()
 
 
 def _ignore(_output: object) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from cli.connecting.http_client import HttpClient, HttpResponse, decoded
+from cli.connecting.http_client import HttpClient, HttpResponse, RequestFailed, decoded
 from cli.load.event_stream import EventParser
 from library.outputs import (
     CompletionOutput,
@@ -18,6 +19,7 @@ from library.outputs import (
     RequestOutput,
 )
 from library.params import SamplingParams
+from library.prompts import GivenPrompt
 
 Json = dict[str, Any]
 MOST_ANSWER_BYTES = 1 << 30
@@ -33,11 +35,11 @@ class MeshUnavailable(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class PromptIds:
-    """A prompt as the model reads it."""
+class ReadPrompt:
+    """A prompt as the mesh gets it."""
 
     text: str | None
-    ids: tuple[int, ...]
+    ids: tuple[int, ...] | None  # None: the text goes as it is, because it will be cut
     room: int  # tokens that the model's context has behind it
 
 
@@ -45,36 +47,41 @@ class ModelDoor:
     def __init__(self, client: HttpClient) -> None:
         self._client = client
         self._names = dict[int, str]()  # texts of tokens, as far as they were asked for
+        self._context_tokens = 0  # once it is known
 
     def close(self) -> None:
         self._client.close()
 
     # ---- prompts
 
-    async def encode(self, text: str) -> PromptIds:
-        found = await self._ask("/tokenize", {"prompt": text})
-        return _prompt(text, found)
+    async def read(self, prompt: GivenPrompt, *, cut: bool = False) -> ReadPrompt:
+        """`cut`: the mesh will cut the prompt."""
+        context = await self.context_tokens()
+        if prompt.ids is not None:
+            return ReadPrompt(prompt.text, prompt.ids, context if cut else context - len(prompt.ids))
+        if cut:
+            return ReadPrompt(prompt.text, None, context)
+        return _prompt(prompt.text, await self._ask("/tokenize", {"prompt": prompt.text}))
 
-    async def render(self, messages: Sequence[Mapping[str, Any]], options: Json) -> PromptIds:
+    async def render(self, messages: Sequence[Mapping[str, Any]], options: Json) -> ReadPrompt:
         """The prompt that a chat becomes."""
         found = await self._ask("/tokenize", {"messages": list(messages), **options})
         return _prompt(await self.decode(found["tokens"]), found)
 
-    async def given(self, ids: Sequence[int], text: str | None = None) -> PromptIds:
-        return PromptIds(text, tuple(ids), await self.context_tokens() - len(ids))
-
     async def context_tokens(self) -> int:
-        models = await self._get("/v1/models")
-        return int(models["data"][0]["max_model_len"])
+        if not self._context_tokens:
+            models = await self._get("/v1/models")
+            self._context_tokens = int(models["data"][0]["max_model_len"])
+        return self._context_tokens
 
     async def decode(self, ids: Sequence[int]) -> str:
         return str((await self._ask("/detokenize", {"tokens": list(ids)}))["prompt"])
 
     # ---- answers
 
-    async def complete(self, request_id: str, prompt: PromptIds, params: SamplingParams, **more: Any) -> RequestOutput:
+    async def complete(self, request_id: str, prompt: ReadPrompt, params: SamplingParams, **more: Any) -> RequestOutput:
         answer = await self._ask("/v1/completions", {**_body(prompt, params), **more})
-        output = RequestOutput(request_id, prompt.text, list(prompt.ids), [])
+        output = RequestOutput(request_id, prompt.text, answer["choices"][0]["prompt_token_ids"], [])
         for choice in answer["choices"]:
             output.outputs.append(one := CompletionOutput(choice["index"], "", []))
             _add(one, choice, params)
@@ -85,14 +92,15 @@ class ModelDoor:
             await self._name([one.logprobs for one in output.outputs if one.logprobs])
         return output
 
-    async def stream(self, request_id: str, prompt: PromptIds, params: SamplingParams) -> AsyncIterator[RequestOutput]:
+    async def stream(self, request_id: str, prompt: ReadPrompt, params: SamplingParams) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: each output has everything so far."""
         body = _body(prompt, params) | {"stream": True, "stream_options": {"include_usage": True}}
-        output = RequestOutput(request_id, prompt.text, list(prompt.ids), [], finished=False)
+        output = RequestOutput(request_id, prompt.text, list(prompt.ids or ()), [], finished=False)
         output.outputs = [CompletionOutput(index, "", []) for index in range(params.n)]
         async for event in self._events("/v1/completions", body):
             for choice in event["choices"]:
                 _add(output.outputs[choice["index"]], choice, params)
+                output.prompt_token_ids = choice.get("prompt_token_ids") or output.prompt_token_ids
                 output.prompt_logprobs = output.prompt_logprobs or _of_prompt(choice.get("prompt_logprobs"))
             if usage := event.get("usage"):
                 output.num_cached_tokens = usage["prompt_tokens_details"]["cached_tokens"]
@@ -101,24 +109,33 @@ class ModelDoor:
                 await self._name([one.logprobs for one in output.outputs if one.logprobs])
             yield output
 
-    async def embed(self, request_id: str, prompt: PromptIds, dimensions: int | None) -> EmbeddingRequestOutput:
-        body: Json = {"input": list(prompt.ids)} | ({} if dimensions is None else {"dimensions": dimensions})
+    async def embed(self, request_id: str, prompt: ReadPrompt, dimensions: int | None) -> EmbeddingRequestOutput:
+        ids = list(prompt.ids or ())
+        body: Json = {"input": ids} | ({} if dimensions is None else {"dimensions": dimensions})
         answer = await self._ask("/v1/embeddings", body)
         embedded = EmbeddedText(answer["data"][0]["embedding"])
-        return EmbeddingRequestOutput(request_id, embedded, list(prompt.ids))
+        return EmbeddingRequestOutput(request_id, embedded, ids)
 
     # ---- requests
 
     async def _get(self, path: str) -> Any:
-        async with self._client.send("GET", path) as response:
+        async with self._sent("GET", path) as response:
             return await _content(response)
 
     async def _ask(self, path: str, body: Json) -> Any:
-        async with self._client.send("POST", path, _encoded(body)) as response:
+        async with self._sent("POST", path, _encoded(body)) as response:
             return await _content(response)
 
+    @asynccontextmanager
+    async def _sent(self, method: str, path: str, body: bytes = b"") -> AsyncIterator[HttpResponse]:
+        try:
+            async with self._client.send(method, path, body) as response:
+                yield response
+        except RequestFailed as error:
+            raise MeshUnavailable(f"the mesh does not answer ({error}): close the model and open it again") from None
+
     async def _events(self, path: str, body: Json) -> AsyncIterator[Json]:
-        async with self._client.send("POST", path, _encoded(body)) as response:
+        async with self._sent("POST", path, _encoded(body)) as response:
             if response.status >= 400:
                 await _content(response)
             parser = EventParser()
@@ -146,7 +163,7 @@ class ModelDoor:
 def _encoded(body: Json) -> bytes:
     try:
         return json.dumps(body).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"a value cannot be sent as JSON: {error}") from None
 
 
@@ -160,16 +177,19 @@ async def _content(response: HttpResponse) -> Any:
     raise RequestRefused(message) if response.status < 500 and response.status != 429 else MeshUnavailable(message)
 
 
-def _prompt(text: str, found: Json) -> PromptIds:
-    return PromptIds(text, tuple(found["tokens"]), found["max_model_len"] - found["count"])
+def _prompt(text: str | None, found: Json) -> ReadPrompt:
+    return ReadPrompt(text, tuple(found["tokens"]), found["max_model_len"] - found["count"])
 
 
-def _body(prompt: PromptIds, params: SamplingParams) -> Json:
-    body = params.body() | {"prompt": list(prompt.ids), "return_token_ids": True}
+def _body(prompt: ReadPrompt, params: SamplingParams) -> Json:
+    """An answer ends where the context is full. A prompt that leaves no room is refused by the mesh."""
+    given = prompt.text if prompt.ids is None else list(prompt.ids)
+    body = params.body() | {"prompt": given, "return_token_ids": True}
     if params.logprobs is not None:
         body["return_tokens_as_token_ids"] = True
-    if params.max_tokens is None:
+    if params.truncate_prompt_tokens is None and (params.max_tokens is None or params.max_tokens > prompt.room):
         body["max_tokens"] = max(1, prompt.room)
+        body["min_tokens"] = min(params.min_tokens, body["max_tokens"])
     return body
 
 

@@ -27,6 +27,7 @@ from mesh.network.memory_network import MemoryNetwork
 from mesh.sessions.serving import run_together
 from mesh.telemetry.spans import Silent
 
+UNWIND_SECONDS = 10.0  # for which requests that are cancelled may take to end
 HERE = "127.0.0.1:50052"  # the gateway's name in the network of this process
 
 
@@ -46,7 +47,11 @@ async def one_process(gateway: GatewayConfig, decode: DecodeConfig) -> AsyncIter
         running = asyncio.ensure_future(run_together(*parts))
         try:
             async with _gateway(config, network.host("gateway"), running, random=random) as api:
-                yield _connects(api, OpenConnections(config))
+                connections = OpenConnections(config)
+                try:
+                    yield _connects(api, connections)
+                finally:
+                    await _end_connections(connections)
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -82,6 +87,14 @@ async def _attached(gateway: Gateway, running: "asyncio.Future[None]") -> None:
         changed.cancel()
         if running.done():
             running.result()
+
+
+async def _end_connections(connections: OpenConnections) -> None:
+    """End them all, and wait until nothing serves their requests any more."""
+    for connection in list(connections.every):
+        connection.drop()
+    if connections.tasks:
+        await asyncio.wait(list(connections.tasks), timeout=UNWIND_SECONDS)
 
 
 def _connects(api: HttpApi, open_connections: OpenConnections) -> Connect:

@@ -1,6 +1,9 @@
 """How tokens are drawn and where an answer ends: names and defaults of vLLM's SamplingParams."""
 
-from collections.abc import Mapping, Sequence
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -12,11 +15,15 @@ REFUSED: Mapping[str, str] = {
     "extra_args": "no worker reads it",
     "guided_decoding": "it was replaced by structured_outputs upstream",
 }
+_WHOLE = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_NUMBERS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
+_SWITCHES = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+_TEXTS, _IDS = ("bad_words",), ("stop_token_ids", "allowed_token_ids")
 
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """A field that is None is left to the model and its folder. The mesh checks values, and errors name the field."""
+    """A field that is None is left to the model and its folder. Ranges are those of a request over HTTP."""
 
     n: int = 1
     presence_penalty: float = 0.0
@@ -32,7 +39,7 @@ class SamplingParams:
     bad_words: Sequence[str] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    max_tokens: int | None = DEFAULT_MAX_TOKENS  # None: as many as the model's context has room for
+    max_tokens: int | None = DEFAULT_MAX_TOKENS  # None, and more than fits: as many as the context has room for
     min_tokens: int = 0
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -49,24 +56,105 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name, why in REFUSED.items():
-            if getattr(self, name) is not None:
+            if getattr(self, name):
                 raise ValueError(f"{name} is not supported: {why}")
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        for name in _WHOLE:
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, whole_number(name, value))
+        for name in _NUMBERS:
+            setattr(self, name, finite_number(name, getattr(self, name)))
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise TypeError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        self._check_lists()
+        self._check_ranges()
+
+    def clone(self) -> "SamplingParams":
+        return deepcopy(self)
 
     def body(self) -> dict[str, Any]:
         """The fields of a completion over HTTP."""
         left_out = (*REFUSED, "detokenize", "spaces_between_special_tokens", "structured_outputs", "logit_bias")
         names = [each.name for each in fields(self) if each.name not in left_out]
         found = {name: value for name in names if (value := getattr(self, name)) is not None}
-        for name in ("stop", "stop_token_ids", "bad_words", "allowed_token_ids"):
-            if name in found and not isinstance(found[name], str):
-                found[name] = list(found[name])
         if self.logit_bias is not None:
             found["logit_bias"] = {str(token): bias for token, bias in self.logit_bias.items()}
         if self.structured_outputs is not None:
             found["structured_outputs"] = _structure(self.structured_outputs)
         return found
+
+    def _check_lists(self) -> None:
+        if self.stop is not None:
+            self.stop = self.stop if isinstance(self.stop, str) else texts_of("stop", self.stop)
+        for name in _TEXTS:
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, texts_of(name, value))
+        for name in _IDS:
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, ids_of(name, value))
+        if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, Mapping):
+                raise TypeError(f"logit_bias must be a dict of token ids and numbers, not {_kind(self.logit_bias)}")
+            pairs = self.logit_bias.items()
+            self.logit_bias = {
+                whole_number("logit_bias", token): finite_number("logit_bias", bias) for token, bias in pairs
+            }
+
+    def _check_ranges(self) -> None:
+        from gateway.validation.ranges import ADJUSTMENTS, RANGES
+
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
+        if self.n < 1:
+            raise ValueError(f"n must be at least 1, not {self.n}")
+        if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
+            raise ValueError(f"min_tokens must be from 0 to max_tokens ({self.max_tokens}), not {self.min_tokens}")
+        ranges = {**RANGES, **ADJUSTMENTS, "logprobs": RANGES["top_logprobs"]}
+        for name, bounds in ranges.items():
+            value = getattr(self, name, None)
+            if value is not None and not bounds.holds(value):
+                raise ValueError(f"{name} must be {bounds.words}, not {value}")
+
+
+def whole_number(name: str, value: Any) -> int:
+    """A whole number of any kind, such as numpy's, as Python's."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise TypeError(f"{name} must be a whole number, not {value!r}")
+
+
+def finite_number(name: str, value: Any) -> float:
+    try:
+        number = float(value) if not isinstance(value, str | bytes | bool) else math.nan
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, not {value!r}")
+    return number
+
+
+def texts_of(name: str, value: Any) -> list[str]:
+    listed = listed_of(name, value, "texts")
+    if not all(isinstance(each, str) for each in listed):
+        raise TypeError(f"{name} must be a list of texts")
+    return listed
+
+
+def ids_of(name: str, value: Any) -> list[int]:
+    return [whole_number(f"{name}, a list of token ids,", each) for each in listed_of(name, value, "token ids")]
+
+
+def listed_of(name: str, value: Any, what: str) -> list[Any]:
+    if isinstance(value, str | bytes | bytearray | Mapping | set | frozenset) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of {what}, not {_kind(value)}")
+    return list(value)
+
+
+def _kind(value: Any) -> str:
+    return f"{value!r}"[:60] if isinstance(value, str | int | float | None) else type(value).__name__
 
 
 def _structure(wanted: Any) -> dict[str, Any]:

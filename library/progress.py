@@ -7,7 +7,7 @@ from typing import Any
 
 class PromptProgress:
     def __init__(self, total: int, *, shown: bool) -> None:
-        self._total, self._shown = total, shown
+        self._total, self._shown = total, shown and total > 0
         self._bar: Any = None
         self._tokens = 0
 

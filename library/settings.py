@@ -12,14 +12,32 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "dtype": ("auto",),
     "tensor_parallel_size": (1,),
     "pipeline_parallel_size": (1,),
-    "quantization": (None,),
-    "tokenizer": (None,),
+    "data_parallel_size": (1,),
+    "quantization": (),
+    "tokenizer": (),
     "tokenizer_mode": ("auto",),
     "skip_tokenizer_init": (False,),
+    "load_format": ("auto",),
+    "generation_config": ("auto",),
+    "cpu_offload_gb": (0,),
+    "enable_lora": (False,),
     "runner": ("auto", "generate", "pooling"),
     "task": ("auto", "generate", "embed", "score"),
 }
-WITHOUT_EFFECT = ("enforce_eager", "trust_remote_code", "disable_log_stats", "swap_space", "max_logprobs")
+WITHOUT_EFFECT = (
+    "enforce_eager",
+    "trust_remote_code",
+    "disable_log_stats",
+    "swap_space",
+    "enable_chunked_prefill",
+    "distributed_executor_backend",
+    "limit_mm_per_prompt",
+)
+REFUSED = {
+    "download_dir": "models lie in the cache of Hugging Face's tools: set HF_HOME",
+    "revision": "write it behind the model's name, as in ORG/NAME@REVISION",
+    "max_logprobs": "20 logprobs are the most",
+}
 RENAMED = {"enable_prefix_caching": "worker.prefix_cache", "block_size": "worker.page_tokens"}
 
 
@@ -27,11 +45,13 @@ def overrides_of(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Settings as the command line spells them. ValueError for an argument that nothing reads."""
     found = dict[str, str]()
     for name, value in arguments.items():
-        if name in WITHOUT_EFFECT:
+        if name in WITHOUT_EFFECT or value is None:
             continue
+        if name in REFUSED:
+            raise ValueError(f"{name} is not supported: {REFUSED[name]}")
         if name in IDLE:
             if value not in IDLE[name]:
-                allowed = " or ".join(map(repr, IDLE[name]))
+                allowed = " or ".join(map(repr, IDLE[name])) or "the model's own"
                 raise ValueError(f"{name} is {value!r}: Baton has {allowed} only; leave it out")
             continue
         found[RENAMED.get(name) or key_of(name)] = spelled(value)

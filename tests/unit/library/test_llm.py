@@ -1,11 +1,20 @@
 """`LLM` in this process: the calls of vLLM's class, and errors that name what is wrong."""
 
 import asyncio
+import copy
+import gc
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from baton import LLM, SamplingParams
-from library.opened import opened
+from library.opened import ModelOrder, opened
+from mesh.config.config_checks import ConfigError
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 PROMPTS = [f"Number {number}: the capital of France is" for number in range(12)]
@@ -123,9 +132,6 @@ async def test_it_works_where_a_loop_runs(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("params", "words"),
     [
-        ({"temperature": -1.0}, "temperature must be"),
-        ({"top_p": 2.0}, "top_p must be"),
-        ({"n": 0}, "n must be"),
         ({"stop": [""]}, "stop"),
         ({"logit_bias": {10**6: 1.0}}, "logit_bias"),
         ({"structured_outputs": {"regex": "("}}, "structured_outputs"),
@@ -139,8 +145,8 @@ def test_the_mesh_refuses_a_value_by_the_name_of_its_field(llm: LLM, params: dic
 
 
 def test_a_refusal_ends_the_other_prompts_of_the_call(llm: LLM) -> None:
-    good, bad = SamplingParams(max_tokens=2000, ignore_eos=True), SamplingParams(top_p=3.0)
-    with pytest.raises(ValueError, match="top_p"):
+    good, bad = SamplingParams(max_tokens=2000, ignore_eos=True), SamplingParams(structured_outputs={"regex": "("})
+    with pytest.raises(ValueError, match=r"prompt 8: .*regex"):
         llm.generate(["a"] * 8 + ["b"], [good] * 8 + [bad], use_tqdm=False)
 
 
@@ -151,7 +157,14 @@ def test_a_refusal_ends_the_other_prompts_of_the_call(llm: LLM) -> None:
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2: Baton has 1 only"),
         ({"page_tokens": 5}, "page_tokens: 5 is not one of"),
         ({"decode__max_batch": 0}, "max_batch"),
-        ({"model": "/no/such/folder"}, "/no/such/folder"),
+        ({"model": "/no/such/folder"}, "^model: /no/such/folder"),
+        ({"model": 5}, "model must be a folder"),
+        ({"model": ""}, "model is empty"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"workers": "2"}, "workers must be a number"),
+        ({"workers": (1, 2, 3)}, "workers must be a number"),
+        ({"workers": 0}, "at least one decode worker"),
+        ({"revision": "main"}, "revision is not supported: write it behind"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused_by_its_name(arguments: dict[str, object], words: str) -> None:
@@ -171,7 +184,7 @@ def test_what_it_cannot_do_is_refused_by_its_name(llm: LLM) -> None:
         llm.generate({"prompt": "a", "prompt_embeds": [1.0]}, use_tqdm=False)
     with pytest.raises(ValueError, match="a prompt must have"):
         llm.generate({}, use_tqdm=False)
-    with pytest.raises(ValueError, match="sampling_params has 1 entries for 2 prompts"):
+    with pytest.raises(ValueError, match="sampling_params has 1 entries for 2 prompts: give one, or"):
         llm.generate(["a", "b"], [GREEDY], use_tqdm=False)
 
 
@@ -183,6 +196,119 @@ def test_a_closed_model_says_so_and_closes_twice() -> None:
         made.generate("a", use_tqdm=False)
 
 
-async def test_many_more_prompts_than_places_are_all_answered() -> None:
-    async with opened(None, None, {"threads": 1, "max_num_seqs": 2}) as found:
+async def test_twice_as_many_are_asked_as_a_batch_holds() -> None:
+    async with opened(ModelOrder.of(None, None, {"threads": 1, "max_num_seqs": 2})) as found:
         assert found.at_once == 4
+
+
+def test_an_answer_ends_where_the_context_is_full_and_a_prompt_may_be_cut(llm: LLM) -> None:
+    context = 2048
+    (output,) = llm.generate([[5] * (context - 3)], SamplingParams(max_tokens=50, ignore_eos=True), use_tqdm=False)
+    assert len(output.outputs[0].token_ids) == 3 and output.outputs[0].finish_reason == "length"
+    cut = SamplingParams(max_tokens=2, ignore_eos=True, truncate_prompt_tokens=10)
+    for prompt in ("Hello " * 1100, [75] * 3000):
+        assert len(llm.generate(prompt, cut, use_tqdm=False)[0].prompt_token_ids) == 10
+
+
+def test_numbers_of_numpy_are_numbers(llm: LLM) -> None:
+    params = SamplingParams(
+        max_tokens=np.int64(4), seed=np.int32(3), temperature=np.float32(0.5), n=np.int64(2), ignore_eos=True
+    )
+    for prompt in (np.array([75, 76]), {"prompt_token_ids": np.array([75, 76])}, [np.int64(75), np.int64(76)]):
+        (output,) = llm.generate(prompt, params, use_tqdm=False)  # type: ignore[arg-type]
+        assert output.prompt_token_ids == [75, 76] and [len(each.token_ids) for each in output.outputs] == [4, 4]
+    assert llm.decode(np.array(llm.encode("a cat"))) == "a cat"  # type: ignore[arg-type]
+
+
+WRONG: list[tuple[str, Callable[[LLM], object], str]] = [
+    ("prompts", lambda llm: llm.generate(None), "prompts must be a list of prompts"),
+    ("a number", lambda llm: llm.generate(5), "prompts must be a list"),
+    ("a mixed list", lambda llm: llm.generate(["a", 1]), r"prompts\[1\] must be a list of token ids"),
+    ("pairs", lambda llm: llm.generate([["a", "b"]]), r"prompts\[0\], a list of token ids, must be a whole number"),
+    ("bytes", lambda llm: llm.generate(b"Hello"), "prompts must be a list"),
+    ("listed bytes", lambda llm: llm.embed([b"a"]), r"prompts\[0\] must be a list of token ids"),
+    ("a set", lambda llm: llm.generate({"a", "b"}), "prompts must be a list"),
+    ("ids that are text", lambda llm: llm.generate({"prompt_token_ids": "abc"}), "prompt_token_ids must be a list"),
+    ("an empty text", lambda llm: llm.generate(["a", ""]), r"prompts\[1\] is empty"),
+    ("half a pair", lambda llm: llm.generate(["a", "b\ud800"]), r"prompts\[1\] holds half of a surrogate pair"),
+    ("chat", lambda llm: llm.chat(None), "messages must be a list"),
+    ("one message", lambda llm: llm.chat({"role": "user", "content": "a"}), "messages must be a list"),
+    ("no message", lambda llm: llm.chat([]), "messages is empty"),
+    ("a message", lambda llm: llm.chat([[None]]), r"messages\[0\]\[0\] must be a dict"),
+    ("tools", lambda llm: llm.chat([{"role": "user", "content": "a"}], tools=5), "tools must be a list"),
+    ("params", lambda llm: llm.generate("a", 5), "sampling_params must be"),
+    ("a dict", lambda llm: llm.generate("a", {"max_tokens": 3}), "sampling_params must be SamplingParams"),
+    ("none among them", lambda llm: llm.generate(["a", "b"], [GREEDY, None]), "sampling_params must be"),
+    ("priority", lambda llm: llm.generate("a", priority=1), "priority must be a list"),
+    ("decode", lambda llm: llm.decode(5), "token_ids must be a list"),
+    ("encode", lambda llm: llm.encode(5), "text must be a text"),
+    ("score", lambda llm: llm.score("a", None), "data_2 must be a list"),
+    ("copy", copy.deepcopy, "open it there"),
+    ("which prompt", lambda llm: llm.generate(["a", [9999999]]), "prompt 1: "),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), [each[1:] for each in WRONG], ids=[each[0] for each in WRONG])
+def test_a_wrong_argument_is_named(llm: LLM, call: Callable[[LLM], object], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        call(llm)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"stop": 5}, "stop must be a list of texts"),
+        ({"stop_token_ids": 5}, "stop_token_ids must be a list of token ids"),
+        ({"bad_words": [1]}, "bad_words must be a list of texts"),
+        ({"logit_bias": [1]}, "logit_bias must be a dict"),
+        ({"max_tokens": "5"}, "max_tokens must be a whole number"),
+        ({"temperature": float("nan")}, "temperature must be a finite number"),
+        ({"logit_bias": {1: float("inf")}}, "logit_bias must be a finite number"),
+        ({"detokenize": "no"}, "detokenize must be True or False"),
+        ({"min_tokens": 100}, "min_tokens must be from 0 to max_tokens"),
+        ({"logprobs": 21}, "logprobs must be from 0 to 20"),
+        ({"temperature": -1.0}, "temperature must be from 0 to 100"),
+        ({"frequency_penalty": 3}, "frequency_penalty must be from -2 to 2"),
+    ],
+)
+def test_params_are_checked_when_they_are_made(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        SamplingParams(**fields)
+    idle = SamplingParams(logits_processors=[], extra_args={})
+    assert idle.clone() == idle
+
+
+def test_threads_that_wait_hear_that_the_model_was_closed() -> None:
+    made, heard = LLM(threads=1), list[str]()
+
+    def ask() -> None:
+        try:
+            made.generate(["Once"] * 8, SamplingParams(max_tokens=1500, ignore_eos=True), use_tqdm=False)
+        except RuntimeError as error:
+            heard.append(str(error))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(0.5)
+    made.close()
+    thread.join(20)
+    assert not thread.is_alive() and heard and "this model is closed" in heard[0]
+    with pytest.raises(RuntimeError, match="this model is closed"), made:
+        pass
+
+
+def test_what_is_closed_holds_no_files_and_no_pages() -> None:
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = files()
+        for _ in range(3):
+            LLM(threads=1).close()
+            with pytest.raises(ConfigError):
+                LLM(threads=1, pool_bytes=1)
+        assert files() <= before + 1
+    finally:
+        gc.enable()

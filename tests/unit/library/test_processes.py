@@ -12,7 +12,7 @@ import pytest
 from tests.unit.sources import ROOT
 
 FORK = """
-import os, warnings
+import os, sys, warnings
 warnings.simplefilter("ignore")
 from baton import LLM
 llm = LLM(threads=1)
@@ -23,6 +23,12 @@ if not child:
     except RuntimeError as error:
         print(error, flush=True)
     os._exit(0)
+os.waitpid(child, 0)
+sys.stderr.flush()
+child = os.fork()
+if not child:
+    llm.close()
+    sys.exit(0)
 os.waitpid(child, 0)
 print(len(llm.generate("a", use_tqdm=False)))
 """
@@ -54,6 +60,7 @@ def memory_files() -> set[str]:
 def test_a_forked_child_hears_what_to_do_and_the_parent_goes_on() -> None:
     done = python(FORK)
     assert "open it in the child" in done.stdout and done.stdout.splitlines()[-1] == "1", done
+    assert done.stderr == "", "the child that ends closes nothing"
 
 
 def test_ctrl_c_cancels_what_runs_and_leaves_the_model_open() -> None:
@@ -64,6 +71,19 @@ def test_ctrl_c_cancels_what_runs_and_leaves_the_model_open() -> None:
         begun = time.monotonic()
         assert running.stdout.readline() == "cancelled 1\n"
         assert running.wait(20) == 0 and time.monotonic() - begun < 10
+
+
+def test_ctrl_c_in_a_script_shows_one_traceback() -> None:
+    script = ENDLESS.replace("except KeyboardInterrupt:", "except ZeroDivisionError:").replace("* 8", "* 50")
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout is not None and running.stdout.readline() == "open\n"
+        time.sleep(1.0)
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+    assert (
+        running.returncode == -signal.SIGINT and said.count("Traceback") == 1 and said.endswith("KeyboardInterrupt\n")
+    )
 
 
 def test_a_script_that_closes_nothing_leaves_nothing_behind() -> None:
