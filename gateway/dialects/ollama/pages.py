@@ -3,7 +3,6 @@
 
 import asyncio
 import struct
-import time
 from typing import Any
 
 from starlette.requests import Request
@@ -98,7 +97,8 @@ class OllamaPages:
 
     async def _embed(self, raw: bytes, caller: HttpCaller) -> bytes:
         body: OllamaEmbedRequest = await self._opening.parse(raw, OllamaEmbedRequest, caller)
-        begun = time.monotonic()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
         name = bare_name(body.model)
         texts: Any = body.input if isinstance(body.input, str | None) else [*body.input]
         plain = EmbeddingRequest(input=texts, model=name, dimensions=body.dimensions, request_id=body.request_id)
@@ -109,7 +109,7 @@ class OllamaPages:
         for values in await embeddings.values():
             vectors.append(struct.unpack(f"<{len(values) // 4}f", values))
             await asyncio.sleep(0)  # thousands of numbers each
-        nanoseconds = int((time.monotonic() - begun) * 1e9)
+        nanoseconds = int((loop.time() - begun) * 1e9)
         return encode(OllamaEmbedAnswer(body.model or assets.name, vectors, nanoseconds, 0, embeddings.prompt_tokens))
 
     def _digest(self, name: str) -> str:
