@@ -23,10 +23,20 @@ from gateway.dialects.endpoints.paths import BY_PATH, paths_of, routes_of
 from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
-from gateway.dialects.kinds import Chat, Completion, Messages, MessagesCount, Native, Responses
+from gateway.dialects.kinds import (
+    Chat,
+    Completion,
+    Messages,
+    MessagesCount,
+    Native,
+    OllamaChat,
+    OllamaGenerate,
+    Responses,
+)
 from gateway.dialects.native.sglang import SGLANG
 from gateway.dialects.native.tokens import TokenizerPages
 from gateway.dialects.native.vllm import VLLM
+from gateway.dialects.ollama.pages import OllamaPages
 from gateway.dialects.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.dialects.openai.large import BodyParser
 from gateway.dialects.openai.reply import Reply
@@ -84,6 +94,8 @@ class HttpApi:
             "/v1/completions": Completion(),
             "/v1/responses": Responses(),
             "/v1/messages": Messages(),
+            "/api/chat": OllamaChat(),
+            "/api/generate": OllamaGenerate(),
             VLLM.path: Native(VLLM),
             SGLANG.path: Native(SGLANG),
         }
@@ -93,6 +105,7 @@ class HttpApi:
         routes: list[BaseRoute] = [
             *routes_of(generating),
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
+            *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
             *info.routes(),
             *also,
         ]

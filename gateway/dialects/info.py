@@ -23,6 +23,9 @@ from gateway.dialects.described.pages import (
     ModelCard,
     ModelCards,
     ModelHealth,
+    ServerInfo,
+    ServerProps,
+    ServerSlot,
     SilentWorkerHealth,
     VersionAnswer,
 )
@@ -30,7 +33,9 @@ from gateway.dialects.endpoints.paths import dialect_at, paths_of, routes_of
 from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.spoken import spoken_at
 from gateway.http import errors as http_errors
+from gateway.prompts.assets import Assets
 from gateway.prompts.by_model import ModelAssets
+from gateway.text.templates import DEFAULT
 from gateway.validation.validate import validate_model
 from mesh.errors import BatonError, brief
 
@@ -53,6 +58,11 @@ class InfoPages:
                 "/v1/models/{name:path}": self._listed,
                 "/health": self._health,
                 "/v1/health": self._health,
+                "/ping": self._health,
+                "/healthz": self._health,
+                "/props": self._props,
+                "/slots": self._slots,
+                "/server_info": self._server_info,
                 "/load": self._load,
                 "/version": self._version,
                 "/": self._front,
@@ -90,6 +100,35 @@ class InfoPages:
     async def _load(self, request: Request) -> Response:
         load = self._core.load()
         return _json(LoadAnswer(sum(load.values()), **load))
+
+    async def _props(self, request: Request) -> Response:
+        assets, context = self._first()
+        template = assets.templates.get(DEFAULT)
+        source = template.source if template is not None else ""
+        about = f"baton {package_version()}"
+        settings = {"n_ctx": context}
+        return _json(ServerProps(settings, self._places(), assets.name, "", source, about))
+
+    async def _slots(self, request: Request) -> Response:
+        """Workers batch whatever fits: there is a slot for each of them, and for each request that runs."""
+        running, (_, context) = self._core.load()["running"], self._first()
+        places = max(self._places(), running)
+        return _json([ServerSlot(number, context, number < running) for number in range(places)])
+
+    async def _server_info(self, request: Request) -> Response:
+        cards = [self._entry(name) for name in self._core.models()]
+        load = self._core.load()
+        workers = dict(self._core.tiers())
+        return _json(ServerInfo(package_version(), cards, workers, load["running"], load["waiting"]))
+
+    def _first(self) -> tuple[Assets, int]:
+        """The first model and its context."""
+        name = self._core.models()[0]
+        assets = self._models.of(name)
+        return assets, self._core.facts(name).context(assets.context_tokens)
+
+    def _places(self) -> int:
+        return max(1, self._core.tiers()["decode"])
 
     async def _version(self, request: Request) -> Response:
         return _json(VersionAnswer(package_version()))

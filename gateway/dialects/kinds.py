@@ -14,6 +14,9 @@ from gateway.dialects.anthropic.request import translate as translate_message
 from gateway.dialects.anthropic.request import translate_count
 from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
 from gateway.dialects.native.dialect import CompletionDialect
+from gateway.dialects.ollama.reply import OllamaReply
+from gateway.dialects.ollama.request import NAMES, AskedOllama, as_completion, translate_chat, translate_generate
+from gateway.dialects.ollama.types import OllamaChatRequest, OllamaGenerateRequest
 from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.dialects.openai.request import parse_chat, parse_completion
 from gateway.dialects.openai.types import ChatRequest, CompletionRequest
@@ -135,6 +138,64 @@ class Messages:
             fills_context=request.max_tokens is None or request.max_tokens != opened.plain.max_tokens,
             receipt=begun.receipt,
         )
+
+
+class OllamaChat:
+    body = OllamaChatRequest
+
+    async def translate(self, body: OllamaChatRequest, ignored: Ignored) -> tuple[Any, Any]:
+        translated: tuple[Any, Any] = await _translated(translate_chat, body, ignored)
+        return translated
+
+    async def read(self, opened: Opened[OllamaChatRequest]) -> Sequence[ClientRequest]:
+        return await ollama_requests(opened)
+
+    def reply(self, opened: Opened[OllamaChatRequest], begun: BegunAnswers) -> Reply:
+        return ollama_reply(opened, begun, chat=True)
+
+
+class OllamaGenerate:
+    body = OllamaGenerateRequest
+
+    async def translate(self, body: OllamaGenerateRequest, ignored: Ignored) -> tuple[Any, Any]:
+        translated: tuple[Any, Any] = await _translated(translate_generate, body, ignored)
+        return translated
+
+    async def read(self, opened: Opened[OllamaGenerateRequest]) -> Sequence[ClientRequest]:
+        return await ollama_requests(opened)
+
+    def reply(self, opened: Opened[OllamaGenerateRequest], begun: BegunAnswers) -> Reply:
+        return ollama_reply(opened, begun, chat=False)
+
+
+async def ollama_requests(opened: Opened[Any]) -> Sequence[ClientRequest]:
+    """An answer without a limit, or with one beyond the context, may take what the context leaves."""
+    asked: AskedOllama = opened.asked
+    if asked.loads:
+        return []
+    plain = opened.plain
+    if isinstance(plain, ChatRequest) and asked.text is not None and opened.assets.template is None:
+        plain = as_completion(plain, asked.text)
+    if isinstance(plain, CompletionRequest):
+        (request,) = await parse_completion(plain, opened.assets, opened.caller)
+        request = replace(request, field_names={**request.field_names, **NAMES})
+    else:
+        request = await parse_chat(plain, opened.assets, opened.caller, asked.spelling)
+    room = room_for(request, opened)
+    open_end = request.max_tokens is None or request.max_tokens > room
+    return [replace(request, max_tokens=room) if open_end and room > 0 else request]
+
+
+def ollama_reply(opened: Opened[Any], begun: BegunAnswers, *, chat: bool) -> Reply:
+    return OllamaReply(
+        begun.pairs[0][1] if begun.pairs else None,
+        request_id=opened.caller.request_id,
+        stream=bool(opened.plain.stream),
+        model=opened.body.model or opened.assets.name,
+        chat=chat,
+        shows_thinking=opened.asked.shows_thinking,
+        clock=begun.clock,
+    )
 
 
 class MessagesCount:

@@ -40,6 +40,8 @@ CLIENTS = (
     RealClient("openai"),
     RealClient("agent_loop", pins="openai"),
     RealClient("anthropic"),
+    RealClient("ollama"),
+    RealClient("ollama_js", node=True),
     RealClient("litellm"),
     RealClient("langchain"),
     RealClient("instructor"),

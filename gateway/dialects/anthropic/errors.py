@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gateway.dialects.common.dialect import SSE
 from gateway.dialects.common.sse import encode
 from mesh.errors import BatonError
 
@@ -29,6 +30,7 @@ class AnthropicDialect:
     alive = PING
     done = b""
     id_headers: tuple[bytes, ...] = (b"x-request-id", b"request-id")
+    stream_head = SSE
 
     def whole(self, error: BatonError, request_id: str) -> Json:
         more: Json = {"details": error.details} if error.details else {}

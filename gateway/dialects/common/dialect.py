@@ -11,12 +11,14 @@ from mesh.errors import BatonError
 
 ALIVE = b": keep-alive\n\n"
 REQUEST_ID = b"x-request-id"
+SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class Dialect(Protocol):
     alive: bytes  # keeps an idle stream open
     done: bytes  # the last bytes of every stream
     id_headers: tuple[bytes, ...]  # headers with the request's id
+    stream_head: list[tuple[bytes, bytes]]  # headers of an answer that is a stream
 
     def whole(self, error: BatonError, request_id: str) -> dict[str, Any]:
         """The body of an answer that is an error."""
@@ -29,6 +31,7 @@ class OpenAiDialect:
     alive = ALIVE
     done = DONE
     id_headers: tuple[bytes, ...] = (REQUEST_ID,)
+    stream_head = SSE
 
     def whole(self, error: BatonError, request_id: str) -> dict[str, Any]:
         return http_errors.error_body(error)

@@ -22,7 +22,6 @@ from mesh.telemetry import semconv
 Headers = list[tuple[bytes, bytes]]
 
 JSON = (b"content-type", b"application/json")
-SSE = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
 class HttpOut:
@@ -77,7 +76,7 @@ class HttpOut:
         client = self._client
         if last or not self._begun:
             if not self._begun:
-                await self._begin(200, SSE)
+                await self._begin(200, self.dialect.stream_head)
             await self._send({"type": "http.response.body", "body": data, "more_body": not last})
         else:  # past the layers of the application, which have nothing to do with an event
             if client.behind:
@@ -114,7 +113,7 @@ class HttpOut:
 
     async def _send_comment(self) -> None:
         if not self._begun:
-            await self._begin(200, SSE)
+            await self._begin(200, self.dialect.stream_head)
         if not self.complete:
             await self._send({"type": "http.response.body", "body": self.dialect.alive, "more_body": True})
 

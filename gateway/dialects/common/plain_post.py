@@ -6,6 +6,7 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from gateway.core.client_errors import client_error
+from gateway.dialects.common.dialect import OPENAI, Dialect
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID
 from gateway.dialects.common.out import JSON, HttpOut
 from gateway.dialects.openai.request import HttpCaller
@@ -26,12 +27,16 @@ class HttpHost(Protocol):
 class AnsweredAtOnce:
     """One endpoint as an ASGI application. `answer` turns a body into JSON."""
 
-    def __init__(self, host: HttpHost, answer: Callable[[bytes, HttpCaller], Awaitable[bytes]]) -> None:
-        self._host, self._answer = host, answer
+    def __init__(
+        self, host: HttpHost, answer: Callable[[bytes, HttpCaller], Awaitable[bytes]], *, dialect: Dialect = OPENAI
+    ) -> None:
+        self._host, self._answer, self._dialect = host, answer, dialect
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = HttpCaller(scope[REQUEST_ID], unrecorded(), scope[MORE_HEADERS])
-        out = HttpOut(send, connection_of(scope), caller.request_id, caller.trace, self._host.count_error)
+        out = HttpOut(
+            send, connection_of(scope), caller.request_id, caller.trace, self._host.count_error, dialect=self._dialect
+        )
         try:
             async with self._host.bodies.read(scope, receive) as raw:
                 await self._host.turns.next()

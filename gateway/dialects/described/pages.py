@@ -61,6 +61,29 @@ class VersionAnswer(Struct):
     version: str
 
 
+class ServerProps(Struct):
+    default_generation_settings: dict[str, int]
+    total_slots: int
+    model_alias: str
+    model_path: str  # empty: clients have no business with the folder
+    chat_template: str
+    build_info: str
+
+
+class ServerSlot(Struct):
+    id: int
+    n_ctx: int
+    is_processing: bool
+
+
+class ServerInfo(Struct):
+    version: str
+    models: list[ModelCard]
+    workers: dict[str, int]  # by tier
+    running: int
+    waiting: int
+
+
 class RequestSummary(Struct, kw_only=True):
     """One request that the gateway remembers, without its prompt and its output."""
 

@@ -1,7 +1,7 @@
 """Answers from the table for a path that a client asks for, and the routes of those that a gateway serves.
 
 A path that no row has belongs to the rows beside it: below `/ui`, `/debug` and `/metrics` lies what operators look at,
-below `/v1/messages` errors are Anthropic's."""
+below `/v1/messages` errors are Anthropic's, below `/api` Ollama's."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -22,6 +22,7 @@ def first_segment(path: str) -> str:
 
 OPERATORS = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if each.work is Work.OPERATES))
 _MESSAGES = tuple(each.path for each in ENDPOINTS if each.dialect is ApiDialect.MESSAGES)
+_OLLAMA = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if each.dialect is ApiDialect.OLLAMA))
 
 
 @lru_cache(maxsize=1024)  # clients choose paths
@@ -66,6 +67,8 @@ def dialect_at(path: str) -> ApiDialect:
     row = endpoint_at(path)
     if row is not None:
         return row.dialect
+    if is_below(path, _OLLAMA):
+        return ApiDialect.OLLAMA
     return ApiDialect.MESSAGES if is_below(path, _MESSAGES) else ApiDialect.OPENAI
 
 

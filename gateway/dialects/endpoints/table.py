@@ -26,6 +26,16 @@ from gateway.dialects.described.native import (
     TokenizeAnswer,
     TokenizerInfo,
 )
+from gateway.dialects.described.ollama import (
+    OllamaChatAnswer,
+    OllamaEmbedAnswer,
+    OllamaErrorAnswer,
+    OllamaModel,
+    OllamaRunningModels,
+    OllamaTags,
+    OllamaTextAnswer,
+    OllamaVersion,
+)
 from gateway.dialects.described.pages import (
     HealthAnswer,
     LastRequests,
@@ -34,11 +44,20 @@ from gateway.dialects.described.pages import (
     ModelCards,
     PagesAnswer,
     RequestSummary,
+    ServerInfo,
+    ServerProps,
+    ServerSlot,
     VersionAnswer,
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
 from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
+from gateway.dialects.ollama.types import (
+    OllamaChatRequest,
+    OllamaEmbedRequest,
+    OllamaGenerateRequest,
+    OllamaShowRequest,
+)
 from gateway.dialects.openai.types import ChatRequest, CompletionRequest, EmbeddingRequest
 from gateway.dialects.responses.types import ResponsesRequest
 from gateway.tenants.tenants import Work
@@ -55,6 +74,7 @@ class ApiDialect(Enum):
     OPENAI = "openai"
     RESPONSES = "responses"
     MESSAGES = "messages"  # Anthropic's
+    OLLAMA = "ollama"
 
 
 class Merged(Enum):
@@ -96,12 +116,18 @@ class ApiEndpoint:
     @property
     def error(self) -> Any:
         """msgspec type of an error, as a whole answer and as the data of an event."""
-        return MessageErrorAnswer if self.dialect is ApiDialect.MESSAGES else ErrorAnswer
+        kinds = {ApiDialect.MESSAGES: MessageErrorAnswer, ApiDialect.OLLAMA: OllamaErrorAnswer}
+        return kinds.get(self.dialect, ErrorAnswer)
 
     @property
     def done(self) -> bool:
         """Whether a stream ends with the event [DONE]."""
-        return self.dialect is not ApiDialect.MESSAGES
+        return self.dialect not in (ApiDialect.MESSAGES, ApiDialect.OLLAMA)
+
+    @property
+    def lines(self) -> bool:
+        """Whether a stream is lines of JSON, and no server-sent events."""
+        return self.dialect is ApiDialect.OLLAMA
 
 
 ENDPOINTS = (
@@ -214,11 +240,59 @@ ENDPOINTS = (
         operation=semconv.TEXT_COMPLETION,
     ),
     ApiEndpoint(
+        "/api/chat",
+        "The next message of a chat, in Ollama's dialect",
+        OllamaChatAnswer,
+        body=OllamaChatRequest,
+        event=OllamaChatAnswer,
+        dialect=ApiDialect.OLLAMA,
+        work=Work.GENERATES,
+        operation=semconv.CHAT,
+    ),
+    ApiEndpoint(
+        "/api/generate",
+        "The answer to a prompt, in Ollama's dialect",
+        OllamaTextAnswer,
+        body=OllamaGenerateRequest,
+        event=OllamaTextAnswer,
+        dialect=ApiDialect.OLLAMA,
+        work=Work.GENERATES,
+        operation=semconv.CHAT,
+    ),
+    ApiEndpoint(
+        "/api/embed",
+        "Vectors of texts, in Ollama's dialect",
+        OllamaEmbedAnswer,
+        body=OllamaEmbedRequest,
+        needs=("input",),
+        dialect=ApiDialect.OLLAMA,
+        work=Work.GENERATES,
+        operation=semconv.EMBEDDINGS,
+    ),
+    ApiEndpoint(
+        "/api/show",
+        "One served model, in Ollama's dialect",
+        OllamaModel,
+        body=OllamaShowRequest,
+        dialect=ApiDialect.OLLAMA,
+        work=Work.COMPUTES,
+    ),
+    ApiEndpoint("/api/tags", "The served models, in Ollama's dialect", OllamaTags, dialect=ApiDialect.OLLAMA),
+    ApiEndpoint("/api/ps", "The models that can answer now", OllamaRunningModels, dialect=ApiDialect.OLLAMA),
+    ApiEndpoint("/api/version", "The version of Ollama's API", OllamaVersion, dialect=ApiDialect.OLLAMA),
+    ApiEndpoint(
         "/health", "Whether a request can be served", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH
     ),
     ApiEndpoint(
         "/v1/health", "The same under another path", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH
     ),
+    *(
+        ApiEndpoint(path, "The same under another path", HealthAnswer, also={503: HealthAnswer}, merged=Merged.HEALTH)
+        for path in ("/ping", "/healthz")
+    ),
+    ApiEndpoint("/props", "The model and its context, as llama.cpp's server tells them", ServerProps),
+    ApiEndpoint("/slots", "The places for requests, as llama.cpp's server tells them", list[ServerSlot]),
+    ApiEndpoint("/server_info", "The gateway, its models and its workers", ServerInfo),
     ApiEndpoint("/load", "The number of choices that run and that wait", LoadAnswer, merged=Merged.LOAD),
     ApiEndpoint("/version", "The gateway's version", VersionAnswer),
     ApiEndpoint(

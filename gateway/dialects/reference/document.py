@@ -22,7 +22,7 @@ from mesh.config.door_config import DoorConfig
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
-_JSON, _SSE = "application/json", "text/event-stream"
+_JSON, _SSE, _LINES = "application/json", "text/event-stream", "application/x-ndjson"
 _CONNECTION = {400: "MALFORMED_REQUEST", 408: "REQUEST_TIMEOUT", 421: "UNKNOWN_HOST", 431: "HEADERS_TOO_LARGE"}
 _OWN = {503: "TOO_MANY_CONNECTIONS"}
 _KEYS = (errors.Unauthenticated, errors.Forbidden, errors.RateLimited)
@@ -153,7 +153,9 @@ def _answer(row: ApiEndpoint, by_type: dict[str, Json]) -> Json:
     found = _response(row.summary, by_type[repr(row.answer)])
     if row.body is not None:
         found["headers"]["x-baton-ignored"] = _HEADER | {"description": "fields of the body that changed nothing"}
-    if row.event is not None:
+    if row.event is not None and row.lines:
+        found["content"][_LINES] = {"schema": {"anyOf": [by_type[repr(row.event)], by_type[repr(row.error)]]}}
+    elif row.event is not None:
         found["content"][_SSE] = {"schema": _event(row, by_type)}
     return found
 

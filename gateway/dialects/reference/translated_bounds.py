@@ -1,8 +1,8 @@
-"""Bounds of fields that mean another thing in `/v1/responses` and `/v1/messages` than in
+"""Bounds of fields that mean another thing in `/v1/responses`, `/v1/messages` and `/api/…` than in
 gateway/dialects/reference/bounds.py.
 
-A body is named by its msgspec type. gateway/dialects/responses/request.py and gateway/dialects/anthropic/request.py
-enforce what stands here."""
+A body is named by its msgspec type. gateway/dialects/responses/request.py, gateway/dialects/anthropic/request.py and
+gateway/dialects/ollama/request.py enforce what stands here."""
 
 from typing import Any
 
@@ -60,11 +60,35 @@ _BLOCKS = [
 ]
 
 
+_OLLAMA_MESSAGES = [
+    _object("role content", role={"enum": ["user", "system", "assistant"]}, content=_TEXT, thinking=_TEXT),
+]
+_OLLAMA_TOOL = _object("function", type={"enum": ["function"]}, function=_object("name", name=_NAME, description=_TEXT))
+_OLLAMA_OPTIONS: Json = {
+    "temperature": {"type": "number", "minimum": 0, "maximum": 100},
+    "top_k": {"type": "integer", "minimum": -1},
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1},
+    "min_p": {"type": "number", "minimum": 0, "maximum": 1},
+    "seed": {"type": "integer"},
+    "num_predict": {"type": "integer", "minimum": -2},
+    "repeat_penalty": {"type": "number", "exclusiveMinimum": 0, "maximum": 100},
+    "presence_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+    "frequency_penalty": {"type": "number", "minimum": -2, "maximum": 2},
+    "stop": {"type": "array", "items": _TEXT | {"minLength": 1}, "maxItems": 16},
+}
+
+
 def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, dict[str, Json]]]:
     """Type of a body -> field -> JSON type -> what is added to the schema of that type."""
     tokens = {"minimum": 0, "maximum": model.context_tokens}
     stops = {"maxItems": limits.stop_strings, "items": _TEXT | {"minLength": 1, "maxLength": MAX_STOP_CHARACTERS}}
     said = {"anyOf": [_TEXT, {"type": "array", "minItems": 1, "items": {"anyOf": _BLOCKS}}]}
+    ollama: dict[str, dict[str, Json]] = {
+        "format": {"string": {"enum": ["json", ""]}},
+        "think": {"string": {"enum": ["low", "medium", "high"]}},
+        "options": {"object": _object("", **_OLLAMA_OPTIONS)},
+        **{name: {"boolean": {"enum": [False]}, "integer": {"enum": [0]}} for name in ("logprobs", "top_logprobs")},
+    }
     asked: dict[str, dict[str, Json]] = {
         "messages": {
             "array": {
@@ -102,5 +126,15 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
             "container": {"string": _NEVER, "object": _NEVER},
         },
         "MessagesCountRequest": asked,
+        "OllamaChatRequest": {
+            **ollama,
+            "messages": {"array": {"items": {"anyOf": _OLLAMA_MESSAGES}}},
+            "tools": {"array": {"maxItems": MAX_TOOLS, "items": _OLLAMA_TOOL}},
+        },
+        "OllamaGenerateRequest": {
+            **ollama,
+            **{name: {"string": {"maxLength": 0}} for name in ("suffix", "template")},
+            **{name: {"array": {"maxItems": 0}} for name in ("context", "images")},
+        },
         "NumericsFields": {"name": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}}},
     }

@@ -15,6 +15,7 @@ FOR_PEOPLE = {"/", "/docs", "/openapi.json"}  # and the page /ui, which a gatewa
 HI = [{"role": "user", "content": "hi"}]
 CHAT, TEXT, TOKENS, SGLANG = "/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/generate"
 RESPONSES, MESSAGES, COUNT = "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"
+OLLAMA = "/api/chat"
 DESCRIBED = [row for row in ENDPOINTS if row.summary]
 ALL_PATHS = [row.described_path for row in DESCRIBED]
 OPEN = {"TokenizerInfo"}  # answers that may have more members
@@ -62,6 +63,11 @@ def coded_event(described: Any, path: str) -> tuple[Any, bool]:
     """The schema of an event's JSON, and whether [DONE] follows the last one."""
     data = schema_of(described, path, 200, "text/event-stream")["properties"]["data"]
     return (data["anyOf"][0]["contentSchema"], True) if "anyOf" in data else (data["contentSchema"], False)
+
+
+def line_schema(described: Any, path: str) -> Any:
+    """The schema of a line, where a stream is lines of JSON."""
+    return schema_of(described, path, 200, "application/x-ndjson")
 
 
 def request_schema(described: Any, path: str) -> Any:

@@ -15,7 +15,15 @@ from gateway.prompts.assets import Assets, load_assets
 from mesh.config.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.conftest import receipts_in
-from tests.unit.gateway.dialects.reference.described import DESCRIBED, check, client, closed, coded_event, schema_of
+from tests.unit.gateway.dialects.reference.described import (
+    DESCRIBED,
+    check,
+    client,
+    closed,
+    coded_event,
+    line_schema,
+    schema_of,
+)
 
 CASES = 60  # for each endpoint
 ODD: list[Any] = [None, True, -1, 0, 1.5, 1e300, 2**70, "", "a b", "\x00é😀", [], [[]], {}, {"a": {"b": [1]}}]
@@ -107,6 +115,10 @@ def _check(answer: httpx.Response, strict: Any, path: str) -> None:
     kind = answer.headers["content-type"].partition(";")[0]
     if kind == "application/json":
         check(answer.json(), schema_of(strict, path, answer.status_code), strict)
+        return
+    if kind == "application/x-ndjson":
+        for line in answer.text.splitlines():
+            check(json.loads(line), line_schema(strict, path), strict)
         return
     coded, done = coded_event(strict, path)
     lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
