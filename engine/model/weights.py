@@ -12,17 +12,18 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 import baton_kernels
+from engine.families.rope import Rope
 from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, Tensor, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
-from engine.model.layout import as_stored, fused_tensors, read_tensors, weights_dtype
-from engine.model.matrices import Fusion, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
+from engine.model.layout import TensorSource, as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.matrices import Fusion, Matrix, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
-from engine.model.rope import rotary_tables
+from engine.model.rope import head_order, rotary_tables
 from mesh.config.worker_config import ROUNDED
 
 Floats = NDArray[np.float32]
@@ -130,7 +131,8 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], ca
                 state.update(np.ascontiguousarray(raw).view(np.uint8).data)
         return state.hexdigest()
 
-    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "finite-model", compute)
+    purpose = f"finite-model-{config.digest()}"
+    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, purpose, compute)
 
 
 def refuse_not_finite(name: str, tensor: Tensor) -> None:
@@ -150,20 +152,32 @@ def refuse_not_finite(name: str, tensor: Tensor) -> None:
 
 def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Fusion]:
     """The matrices of each fused tensor, in the form in which they are packed. Nothing is read yet."""
+
+    def matrix(name: str, source: TensorSource) -> Matrix:
+        stored = checked(source.name, tensors[source.name])
+        if recipe in ROUNDED:
+            packed = quantized_matrix(recipe, name, stored)
+        else:
+            packed = (dense_matrix if recipe == "dense" else as_it_stands)(path, name, stored)
+        return packed.ordered(row_order(config, source))
+
     return {
-        fused.name: Fusion.of(
-            [
-                quantized_matrix(recipe, fused.name, checked(source.name, tensors[source.name]))
-                if recipe in ROUNDED
-                else (dense_matrix if recipe == "dense" else as_it_stands)(
-                    path, fused.name, checked(source.name, tensors[source.name])
-                )
-                for source in fused.sources
-            ]
-        )
+        fused.name: Fusion.of([matrix(fused.name, source) for source in fused.sources])
         for fused in fused_tensors(config)
         if fused.is_matrix
-    }  # fmt: skip
+    }
+
+
+def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | None:
+    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has."""
+    order = head_order(config.rope, config.head_dim)
+    if order is None or not source.turned_heads:
+        return None
+    rows = np.arange(source.rows)
+    turned = source.turned_heads * config.head_dim
+    starts = np.arange(0, turned, config.head_dim)
+    rows[:turned] = (starts[:, None] + order).reshape(-1)
+    return rows
 
 
 def _pack(
@@ -173,15 +187,34 @@ def _pack(
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         one.name: ("uint8", (packing[one.name].nbytes,)) if one.is_matrix else ("float32", (one.rows,)) for one in fused
     }
-    writing = Writing(file, about, shapes | {"cos": rotary, "sin": rotary})
+    ropes = _ropes(config)
+    writing = Writing(file, about, shapes | dict.fromkeys((name for pair in ropes for name in pair), rotary))
     for one in fused:
         out = writing.tensor(one.name)
         if one.is_matrix:
             packing[one.name].pack(out)
         else:
-            np.concatenate([_numbers(source.name, tensors[source.name]) for source in one.sources], out=out)
-    rotary_tables(config.rope, config.head_dim, writing.tensor("cos"), writing.tensor("sin"))
+            np.concatenate([_vector(config, source, tensors[source.name]) for source in one.sources], out=out)
+            if one.added:
+                out += np.float32(one.added)
+            if one.divisor != 1.0:
+                out /= np.float32(one.divisor)
+    for (cos, sin), rope in ropes.items():
+        rotary_tables(rope, config.head_dim, writing.tensor(cos), writing.tensor(sin))
     writing.finish()
+
+
+def _ropes(config: ModelConfig) -> dict[tuple[str, str], Rope]:
+    """The rotary tables of a model, by their names in the packed file."""
+    ropes = {("cos", "sin"): config.rope}
+    if config.local_rope is not None:
+        ropes["local_cos", "local_sin"] = config.local_rope
+    return ropes
+
+
+def _vector(config: ModelConfig, source: TensorSource, stored: Stored) -> Floats:
+    numbers, rows = _numbers(source.name, stored), row_order(config, source)
+    return numbers if rows is None else numbers[rows]
 
 
 def _numbers(name: str, stored: Stored) -> Floats:

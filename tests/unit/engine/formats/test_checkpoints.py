@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine.builtin import tiny
+from engine.families.rope import Rope
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import WHOLE_FILE, ModelError
-from engine.model.config import Rope, read_config
+from engine.model.config import read_config
 from engine.model.weights import open_weights
 
 
@@ -74,7 +75,8 @@ BROKEN: list[tuple[Callable[[Path], Any], str, str]] = [
     (config(head_dim=24), "config.json", "head_dim"),
     (config(rms_norm_eps=-1.0), "config.json", "rms_norm_eps"),
     (config(tie_word_embeddings="yes"), "config.json", "tie_word_embeddings"),
-    (config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "config.json", "rope_scaling.rope_type"),
+    (config(rope_scaling={"rope_type": "proportional"}), "config.json", "rope_scaling.rope_type"),
+    (config(rope_scaling={"rope_type": "longrope", "short_factor": [1.0]}), "config.json", "short_factor"),
     (config(rope_scaling={"rope_type": "linear"}), "config.json", "factor"),
     (config(rope_parameters={"full_attention": {"rope_theta": 1e4}}), "config.json", "rope_parameters"),
     (config(num_hidden_layers=1), TENSORS, "model.layers.1."),

@@ -13,7 +13,8 @@ import pytest
 import baton_kernels
 from baton_kernels import library, machine
 from engine.builtin import tiny
-from engine.model.config import ModelConfig, Rope
+from engine.families.rope import Rope
+from engine.model.config import ModelConfig
 from engine.model.weights import Weights, open_weights
 from engine.selftest import inputs as selftest_inputs
 from engine.selftest import run as selftest
