@@ -1,6 +1,6 @@
 """Reads the config.json of a Hugging Face folder into plain numbers, by the row of its family (`engine/families`).
 
-A worker does this first with a model. ConfigFields and their defaults mean what they mean to transformers. A setting that
+A worker does this first with a model. Fields and their defaults mean what they mean to transformers. A setting that
 would change the computation and is not supported (other activations, sliding windows, unknown rope
 scalings) is refused by name, never ignored."""
 

@@ -39,16 +39,26 @@ _BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    input_norm: Floats
+    """One layer's packed weights. Those that the model lacks are None."""
+
+    input_norm: Floats | None
+    input_norm_bias: Floats | None
     qkv: Bytes
     qkv_bias: Floats | None
-    q_norm: Floats | None
+    q_norm: Floats | None  # [head_dim], or over all heads
     k_norm: Floats | None
     o: Bytes
     o_bias: Floats | None
-    ffn_norm: Floats
-    gate_up: Bytes
+    attended_norm: Floats | None  # of what attention adds
+    ffn_norm: Floats | None
+    ffn_norm_bias: Floats | None
+    gate_up: Bytes  # up alone where the MLP has no gate
+    gate_up_bias: Floats | None
     down: Bytes
+    down_bias: Floats | None
+    fed_norm: Floats | None  # of what the MLP adds
+    cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
+    sin: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +72,16 @@ class Weights:
     embed: Bytes
     head: Bytes  # the embedding itself when tied
     norm: Floats
-    cos: Floats  # [context, head_dim / 2]
+    norm_bias: Floats | None
+    cos: Floats  # of the model's first rope: [context, head_dim / 2]
     sin: Floats
     layers: tuple[LayerWeights, ...]
 
     @property
     def nbytes(self) -> int:
-        arrays = [self.embed, self.norm, self.cos, self.sin, *(() if self.config.tied else (self.head,))]
-        arrays += [a for layer in self.layers for name in layer.__slots__ if (a := getattr(layer, name)) is not None]
-        return sum(array.nbytes for array in arrays)
+        arrays: list[Array | None] = [self.embed, self.norm, self.norm_bias, self.cos, self.sin, self.head]
+        arrays += [getattr(layer, name) for layer in self.layers for name in layer.__slots__]
+        return sum({id(array): array.nbytes for array in arrays if array is not None}.values())  # some are shared
 
 
 def open_weights(
@@ -224,21 +235,14 @@ def _numbers(name: str, stored: Stored) -> Floats:
 
 
 def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
-    def layer(prefix: str) -> LayerWeights:
-        return LayerWeights(
-            input_norm=packed[f"{prefix}input_norm"],
-            qkv=packed[f"{prefix}qkv"],
-            qkv_bias=packed.get(f"{prefix}qkv_bias"),
-            q_norm=packed.get(f"{prefix}q_norm"),
-            k_norm=packed.get(f"{prefix}k_norm"),
-            o=packed[f"{prefix}o"],
-            o_bias=packed.get(f"{prefix}o_bias"),
-            ffn_norm=packed[f"{prefix}ffn_norm"],
-            gate_up=packed[f"{prefix}gate_up"],
-            down=packed[f"{prefix}down"],
-        )
+    given = [name for name in LayerWeights.__slots__ if name not in ("cos", "sin")]
 
-    layers = tuple(layer(f"{index}.") for index in range(config.layers))
+    def layer(index: int) -> LayerWeights:
+        local = "local_" if index in config.local_layers else ""
+        cos, sin = (None if index in config.no_rope_layers else packed[f"{local}{table}"] for table in ("cos", "sin"))
+        return LayerWeights(**{name: packed.get(f"{index}.{name}") for name in given}, cos=cos, sin=sin)  # type: ignore[arg-type]
+
+    layers = tuple(layer(index) for index in range(config.layers))
     return Weights(
         config=config,
         path=path,
@@ -249,6 +253,7 @@ def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: st
         embed=packed["embed"],
         head=packed["embed" if config.tied else "head"],
         norm=packed["norm"],
+        norm_bias=packed.get("norm_bias"),
         cos=packed["cos"],
         sin=packed["sin"],
         layers=layers,

@@ -117,8 +117,8 @@ def test_a_wrong_page_write_shows_with_every_page_size(
 def test_a_function_replaced_in_python_shows(weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = baton_kernels.gated
 
-    def wrong(x: Any, packed: Any, out: Any) -> None:
-        right(x, packed, out)
+    def wrong(x: Any, packed: Any, out: Any, *more: Any, **how: Any) -> None:
+        right(x, packed, out, *more, **how)
         out *= np.float32(1.01)
 
     monkeypatch.setattr(baton_kernels, "gated", wrong)
