@@ -11,7 +11,8 @@ import torch
 
 from engine.builtin import tiny
 from engine.cuda.weights import DeviceWeights, assemble
-from engine.model.config import ModelConfig, Rope, read_config
+from engine.families.rope import Rope
+from engine.model.config import ModelConfig, read_config
 from engine.model.layout import Fused, fused_tensors
 from engine.model.rope import rotary_tables
 

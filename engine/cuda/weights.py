@@ -69,6 +69,8 @@ def why_not_on_gpu(folder: Path, *, context_tokens: int = 0) -> str:
     config = read_config(folder, context_tokens=context_tokens)
     checkpoint = Checkpoint(folder)
     config = as_stored(config, checkpoint)
+    if beyond := config.beyond_llama():
+        return f"the GPU kernels do not compute {beyond}"
     dtype = weights_dtype(config, read_tensors(config, checkpoint))
     if dtype != "bf16":
         return f"the checkpoint is {dtype} and the GPU kernels compute with bf16 weights"

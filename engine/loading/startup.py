@@ -57,7 +57,7 @@ async def open_masks(config: WorkerConfig) -> Masker | None:
     """The worker's masks for grammars; None on a GPU, whose sampler takes none."""
     if config.device != "cpu" or config.model is None:
         return None
-    masker = open_masker(config.model, read_config(config.model).vocab)
+    masker = open_masker(config.model, _vocabulary(config))
     await asyncio.to_thread(masker.open)
     return masker
 
@@ -79,10 +79,17 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         name=config.name,
         examines=config.device == "cpu",
         adjusts_logits=config.device != "cuda",
-        vocabulary=read_config(config.model).vocab if config.model is not None else 0,
+        vocabulary=_vocabulary(config),
         pages=pages,
         all_cores=config.all_cores,
     )
+
+
+def _vocabulary(config: WorkerConfig) -> int:
+    """Tokens of the model's vocabulary; 0: the worker has no model."""
+    if config.model is None:
+        return 0
+    return read_config(config.model, context_tokens=config.context_tokens).vocab
 
 
 def describe_model(model: LoadedModel) -> str:

@@ -1,40 +1,30 @@
-"""Reads the config.json of a Hugging Face folder (Llama 2 and 3, Mistral, Qwen2, Qwen3) into plain numbers.
+"""Reads the config.json of a Hugging Face folder into plain numbers, by the row of its family (`engine/families`).
 
 A worker does this first with a model. Fields and their defaults mean what they mean to transformers. A setting that
 would change the computation and is not supported (other activations, sliding windows, unknown rope
 scalings) is refused by name, never ignored."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
+from engine.families.family import Family, Norms, Setting
+from engine.families.fields import DAMAGED, ConfigFields
+from engine.families.rope import Rope, layers_without_rope, read_local_rope, read_rope
+from engine.families.table import ARCHITECTURES, FAMILIES
+from engine.families.windows import refuse_windows, sliding_layers
 from engine.formats.errors import ModelError
-from mesh.config.small_files import UnfitFile, read_small
 
-_FAMILIES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",  # computes as Llama does, as long as no window hides a token
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}
-_KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}  # where config.json leaves num_key_value_heads out
-_DEFAULT_WINDOW = 4096  # where config.json leaves sliding_window out
-_MOST = {"num_hidden_layers": 4096, "max_position_embeddings": 1 << 27}  # more is a mistake that would take all memory
-
-
-@dataclass(frozen=True, slots=True)
-class Rope:
-    theta: float
-    kind: str = "none"  # none | linear | llama3
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 0
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # several names of one function
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
+    """The fields from `norm` on have the values of Llama by default."""
+
     family: str
     vocab: int
     hidden: int
@@ -50,6 +40,19 @@ class ModelConfig:
     qkv_bias: bool
     o_bias: bool
     qk_norm: bool
+    norm: str = "rms"  # rms | layer
+    qk_norm_width: bool = False  # the norms of queries and keys are over all heads together
+    mlp_bias: bool = False
+    activation: str = "silu"  # silu | gelu_tanh
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0  # what scores are multiplied by; 0: 1 / root of head_dim
+    attention_cap: float = 0.0  # 0: none
+    residual_scale: float = 1.0  # what attention and MLP add is multiplied by
+    logits_divisor: float = 1.0
+    logits_cap: float = 0.0  # 0: none
+    local_rope: Rope | None = None  # the rope of `local_layers`, where it is another one
+    local_layers: tuple[int, ...] = ()
+    no_rope_layers: tuple[int, ...] = ()
 
     @property
     def q_width(self) -> int:
@@ -59,6 +62,25 @@ class ModelConfig:
     def qkv_width(self) -> int:
         return (self.heads + 2 * self.kv_heads) * self.head_dim
 
+    @property
+    def scale(self) -> float:
+        """Factor of scores before the softmax."""
+        return self.attention_scale or float(self.head_dim**-0.5)
+
+    @property
+    def row(self) -> Family:
+        """The row of the family in the table."""
+        return FAMILIES[self.family]
+
+    @property
+    def norms(self) -> Norms:
+        return self.row.norms
+
+    @property
+    def gate_up_width(self) -> int:
+        """Outputs of the first product of the MLP."""
+        return self.ffn * (2 if self.row.tensors.gated else 1)
+
     def within(self, context_tokens: int) -> "ModelConfig":
         """The same model for requests of at most so many tokens; 0: as many as the model allows."""
         if context_tokens > self.context:
@@ -66,155 +88,143 @@ class ModelConfig:
             raise ModelError("configuration", "context_tokens", problem, "Lower it, or leave it out.")
         return replace(self, context=context_tokens) if context_tokens else self
 
+    def beyond_llama(self) -> str:
+        """The first thing that the computation has beside that of Llama, Mistral and Qwen; empty: nothing."""
+        plain = ("llama", "mistral", "qwen2", "qwen3")
+        if self.family not in plain:
+            return f"the family {self.family}"
+        return next((name for name in _unusual(self) if name != "family"), "")
+
     def canonical(self) -> bytes:
-        """Bytes for the model hash: equal for equal models, whatever else stands in config.json."""
-        return json.dumps(asdict(self), sort_keys=True).encode()
+        """Bytes for the model hash: equal for equal models, whatever else stands in config.json. A field that has
+        Llama's value is left out if it came later, so that models keep their hash when families are added."""
+        kept = asdict(self)
+        unusual = _unusual(self)
+        for one in fields(self):
+            if one.name in _LATER and one.name not in unusual:
+                del kept[one.name]
+        for name in ("rope", "local_rope"):
+            if kept.get(name):
+                kept[name] = _without_later(kept[name])
+        return json.dumps(kept, sort_keys=True).encode()
+
+    def digest(self) -> str:
+        return blake3(self.canonical()).hexdigest(8)
 
 
 def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
     """The configuration of the model in this folder. `context_tokens`: no request uses more; 0: as many as the model
     allows. A sliding window that hides nothing within them is no obstacle."""
-    path = folder / "config.json"
-    raw = _read_json(path)
-    family = _family(path, raw)
-    context = _positive(path, raw, "max_position_embeddings")
-    _refuse(path, raw)
-    _refuse_windows(path, raw, family, min(context, context_tokens or context))
-    hidden, heads = _positive(path, raw, "hidden_size"), _positive(path, raw, "num_attention_heads")
-    absent = heads if "num_key_value_heads" in raw else _KV_HEADS.get(family, heads)
-    kv_heads = _positive(path, raw, "num_key_value_heads", absent)
-    default_dim = 128 if family == "qwen3" else hidden // heads
-    head_dim = _positive(path, raw, "head_dim", default_dim)
+    given = ConfigFields.of(folder / "config.json")
+    family = _family(given)
+    context = given.positive("max_position_embeddings")
+    served = min(context, context_tokens or context)
+    hidden, heads = given.positive("hidden_size"), given.positive("num_attention_heads")
+    layers, biases = given.positive("num_hidden_layers"), family.biases
+    _refuse(given, family)
+    refuse_windows(given, family, served)
+    absent = heads if "num_key_value_heads" in given.raw else family.kv_heads or heads
+    kv_heads = given.positive("num_key_value_heads", absent)
+    head_dim = given.positive("head_dim", family.head_dim or hidden // heads)
     if heads % kv_heads:
-        raise ModelError(path, "num_key_value_heads", f"{kv_heads} does not divide {heads} heads", _DAMAGED)
+        given.refuse("num_key_value_heads", f"{kv_heads} does not divide {heads} heads", DAMAGED)
     if head_dim % 16 or head_dim > 256:
-        raise ModelError(path, "head_dim", f"{head_dim} is not a multiple of 16 up to 256", "Serve another model.")
-    bias = family == "qwen2" or (family != "mistral" and _flag(path, raw, "attention_bias", False))
+        given.refuse("head_dim", f"{head_dim} is not a multiple of 16 up to 256", "Serve another model.")
+    without = layers_without_rope(given, family, layers)
+    sliding = sliding_layers(given, family) if family.ropes.local_theta else ()
     return ModelConfig(
-        family=family,
-        vocab=_positive(path, raw, "vocab_size"),
+        family=family.model_type,
+        vocab=given.positive("vocab_size"),
         hidden=hidden,
-        layers=_positive(path, raw, "num_hidden_layers"),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ffn=_positive(path, raw, "intermediate_size"),
+        ffn=given.positive("intermediate_size"),
         context=context,
-        eps=_number(path, raw, "rms_norm_eps", 1e-6),
-        rope=_rope(path, raw, context),
-        tied=_flag(path, raw, "tie_word_embeddings", False),
-        qkv_bias=bias,
-        o_bias=bias and family != "qwen2",
-        qk_norm=family == "qwen3",
+        eps=given.number(family.norms.eps, family.norms.default_eps),
+        rope=read_rope(given, family, head_dim, context, served),
+        tied=given.flag("tie_word_embeddings", family.tied),
+        qkv_bias=_setting(given, biases.qkv, biases.default),
+        o_bias=_setting(given, biases.output, biases.default),
+        qk_norm=bool(family.norms.queries),
+        norm=family.norms.kind,
+        qk_norm_width=family.norms.queries == "width",
+        mlp_bias=_setting(given, biases.mlp, biases.default),
+        activation=_activation(given, family),
+        local_rope=read_local_rope(given, family, head_dim, context, served),
+        local_layers=tuple(layer for layer, local in enumerate(sliding) if local),
+        no_rope_layers=tuple(layer for layer, none in enumerate(without) if none),
+        **_scalars(given, family, hidden),
     )
 
 
-_DAMAGED = "The folder is damaged; copy or download it again."
-_OTHER = "Baton cannot compute this; serve a model without it."
+_LATER = frozenset(one.name for one in fields(ModelConfig)[15:])  # fields that Llama's hash does not contain
+_FIRST_ROPE = frozenset(one.name for one in fields(Rope)[:6])
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(read_small(path))
-    except FileNotFoundError:
-        remedy = "Give the path of a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)."
-        raise ModelError(path, "file", "does not exist", remedy) from None
-    except UnfitFile as error:
-        raise ModelError(path, "file", str(error), _DAMAGED) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(path, "file", f"cannot be read as JSON ({error})", _DAMAGED) from None
-    if not isinstance(raw, dict):
-        raise ModelError(path, "file", "is not a JSON object", _DAMAGED)
-    return raw
+def _unusual(config: ModelConfig) -> list[str]:
+    """The later fields that have another value than Llama's."""
+    return [one.name for one in fields(config) if one.name in _LATER and getattr(config, one.name) != one.default]
 
 
-def _family(path: Path, raw: dict[str, Any]) -> str:
-    names = raw.get("architectures") or []
-    known = [name for name in names if name in _FAMILIES] if isinstance(names, list) else []
+def _without_later(rope: dict[str, Any]) -> dict[str, Any]:
+    usual = {one.name: one.default for one in fields(Rope)}
+    return {name: value for name, value in rope.items() if name in _FIRST_ROPE or value != usual[name]}
+
+
+def _family(given: ConfigFields) -> Family:
+    names = given.raw.get("architectures") or []
+    known = [name for name in names if name in ARCHITECTURES] if isinstance(names, list) else []
     if not known:
-        raise ModelError(path, "architectures", f"{names} is not supported", f"Baton serves {', '.join(_FAMILIES)}.")
-    family, kind = _FAMILIES[known[0]], raw.get("model_type")
-    if kind is not None and kind != family:  # transformers computes what model_type names, others what the class names
-        problem = f"{kind!r} does not fit architectures, where {known[0]} is {family!r}"
-        raise ModelError(path, "model_type", problem, "Correct the one that does not describe the weights.")
+        given.refuse("architectures", f"{names} is not supported", f"Baton serves {', '.join(ARCHITECTURES)}.")
+    family, kind = ARCHITECTURES[known[0]], given.raw.get("model_type")
+    if kind not in (None, family.model_type):  # transformers computes what model_type names, others what the class does
+        problem = f"{kind!r} does not fit architectures, where {known[0]} is {family.model_type!r}"
+        given.refuse("model_type", problem, "Correct the one that does not describe the weights.")
     return family
 
 
-def _refuse(path: Path, raw: dict[str, Any]) -> None:
+def _refuse(given: ConfigFields, family: Family) -> None:
     """Refuses every setting that would silently change the computation."""
-    if raw.get("hidden_act", "silu") not in ("silu", "swish"):  # two names of one function
-        raise ModelError(path, "hidden_act", f"{raw['hidden_act']!r} is not silu", _OTHER)
-    if raw.get("mlp_bias"):
-        raise ModelError(path, "mlp_bias", "is on", _OTHER)
-    if raw.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError(path, "partial_rotary_factor", "is not 1", _OTHER)
+    for field in family.refused:
+        if given.raw.get(field):
+            given.refuse(field, "is on")
+    if family.biases.mlp != "mlp_bias" and given.raw.get("mlp_bias"):
+        given.refuse("mlp_bias", "is on")
 
 
-def _refuse_windows(path: Path, raw: dict[str, Any], family: str, context: int) -> None:
-    """Refuses attention that sees only the last tokens, unless the window is as long as the context."""
-    kinds = raw.get("layer_types")
-    if isinstance(kinds, list) and any(kind != "full_attention" for kind in kinds):
-        raise ModelError(path, "layer_types", "sliding window attention is not supported", _OTHER)
-    window, field = raw.get("sliding_window", None if family == "llama" else _DEFAULT_WINDOW), "sliding_window"
-    if family.startswith("qwen"):
-        field, windowed = "use_sliding_window", _flag(path, raw, "use_sliding_window", False)
-        first = raw.get("max_window_layers", 28)
-        none = isinstance(first, int) and first >= _positive(path, raw, "num_hidden_layers")
-        window = window if windowed and kinds is None and not none else None
-    if window is not None and not (isinstance(window, int) and window >= context):
-        missing = "" if field in raw else f"; without the field transformers takes {_DEFAULT_WINDOW}"
-        problem = f"sliding window attention ({window} of {context} tokens) is not supported{missing}"
-        remedy = f"Set context_tokens to at most {window}: within so many tokens the window hides nothing."
-        raise ModelError(path, field, problem, remedy if isinstance(window, int) and window > 0 else _OTHER)
+def _activation(given: ConfigFields, family: Family) -> str:
+    name = given.raw.get(family.activation, family.default_activation)
+    if isinstance(name, str):
+        name = dict(family.old_activations).get(name, name)
+    if name not in ACTIVATIONS:
+        given.refuse(family.activation, f"{name!r} is not one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
-def _rope(path: Path, raw: dict[str, Any], context: int) -> Rope:
-    """`rope_scaling` (before transformers 5) wins over `rope_parameters`; `rope_theta` may stand beside either."""
-    field = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-    scaling = raw.get(field) or {}
-    if not isinstance(scaling, dict) or any(isinstance(value, dict) for value in scaling.values()):
-        raise ModelError(path, field, "is not one flat set of numbers", _OTHER)
-    if scaling.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ModelError(path, f"{field}.partial_rotary_factor", "is not 1", _OTHER)
-    theta = _number(path, scaling if "rope_theta" in scaling else raw, "rope_theta", 10000.0)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return Rope(theta)
-    if kind == "linear":
-        return Rope(theta, "linear", _number(path, scaling, "factor"))
-    if kind == "llama3":
-        own = raw if raw.get("original_max_position_embeddings") is not None else scaling
-        return Rope(
-            theta,
-            "llama3",
-            _number(path, scaling, "factor"),
-            _number(path, scaling, "low_freq_factor"),
-            _number(path, scaling, "high_freq_factor"),
-            _positive(path, own, "original_max_position_embeddings", context),
-        )
-    raise ModelError(path, f"{field}.rope_type", f"{kind!r} is not none, linear or llama3", _OTHER)
+def _setting(given: ConfigFields, setting: Setting, default: bool) -> bool:
+    return given.flag(setting, default) if isinstance(setting, str) else setting
 
 
-def _positive(path: Path, raw: dict[str, Any], field: str, default: int | None = None) -> int:
-    value = raw.get(field)
-    value = default if value is None else value
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ModelError(path, field, f"{value!r} is not a positive whole number", _DAMAGED)
-    if value > _MOST.get(field, value):
-        raise ModelError(path, field, f"{value} is more than {_MOST[field]}", _DAMAGED)
-    return value
+def _scalars(given: ConfigFields, family: Family, hidden: int) -> dict[str, float]:
+    names, defaults = family.scalars, dict(family.scalars.defaults)
 
+    def number(field: str, otherwise: float) -> float:
+        """The field's number, its default in this family, or `otherwise` where the family has no such field."""
+        if not field:
+            return otherwise
+        default = defaults.get(field, 1.0)
+        if given.raw.get(field, default) is None:
+            return otherwise
+        return given.number(field, default)
 
-def _number(path: Path, raw: dict[str, Any], field: str, default: float | None = None) -> float:
-    value = raw.get(field)
-    value = default if value is None else value
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-        raise ModelError(path, field, f"{value!r} is not a positive number", _DAMAGED)
-    return float(value)
-
-
-def _flag(path: Path, raw: dict[str, Any], field: str, default: bool) -> bool:
-    value = raw.get(field, default)
-    if not isinstance(value, bool):
-        raise ModelError(path, field, f"{value!r} is neither true nor false", _DAMAGED)
-    return value
+    root = number(names.attention_root, 0.0)
+    return {
+        "embedding_scale": float(hidden**0.5) if names.embedding_is_root else number(names.embedding, 1.0),
+        "attention_scale": float(root**-0.5) if root else number(names.attention, 0.0),
+        "attention_cap": number(names.attention_cap, 0.0),
+        "residual_scale": number(names.residual, 1.0),
+        "logits_divisor": number(names.logits, 1.0),
+        "logits_cap": number(names.logits_cap, 0.0),
+    }

@@ -7,12 +7,13 @@ is computed for the sampled rows alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
+from engine.model.native import address, native_layer, native_step, optional_address
 from engine.model.page_memory import PageMemory
 from engine.model.rows import Ints, RowLimits, Rows, block_tables
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
@@ -47,9 +48,14 @@ class Forward:
     def __init__(self, weights: Weights, pages: PageMemory, product: Product = kernels.product) -> None:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
-        self._native = [_native(layer) for layer in weights.layers] if product is kernels.product else []
+        at_once = weights.layers if product is kernels.product else ()
+        self._native = [native_layer(layer, weights.config) for layer in at_once]
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
-        self._embed, self._norm = _address(weights.embed), _address(weights.norm)
+        self._embed, self._norm, self._norm_bias = (
+            address(weights.embed),
+            address(weights.norm),
+            optional_address(weights.norm_bias),
+        )
         self._step, self._room = kernels.layer.LayerStep(), 0  # kept as long as a step has at most `_room` rows
 
     def hidden(self, rows: Rows, written: LayerWritten) -> Floats:
@@ -75,7 +81,7 @@ class Forward:
         every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
         page_of = rows.page_of + self._pages.first_byte
         x = self._take("x", len(rows.tokens), config.hidden)
-        kernels.embed(weights.embed, rows.tokens, x)
+        kernels.embed(weights.embed, rows.tokens, x, factor=config.embedding_scale)
         for index, layer in enumerate(weights.layers):
             q = self._keys_and_values(layer, rows, page_of, x)
             written(index)
@@ -86,11 +92,9 @@ class Forward:
 
     def _end(self, queries: _Queries, q: Floats, x: Floats) -> Floats:
         """Computes the rest of the last layer and the final norm."""
-        weights, config = self._weights, self._weights.config
-        self._rest(weights.layers[-1], config.layers - 1, queries, q, x)
-        out = self._take("normed", len(x), config.hidden)
-        kernels.rmsnorm(x, weights.norm, config.eps, out)
-        return out
+        weights = self._weights
+        self._rest(weights.layers[-1], weights.config.layers - 1, queries, q, x)
+        return self._normed(x, weights.norm, weights.norm_bias)
 
     def _all_at_once(self, rows: Rows, written: LayerWritten, *, whole: bool) -> tuple[Floats, Floats, Floats]:
         """Computes the same as `_one_by_one`, with one native call per layer."""
@@ -98,27 +102,27 @@ class Forward:
         count, run = len(rows.tokens), kernels.layer.run
         step = self._step = self._step if count <= self._room else self._new_step(count)
         step.rows, step.sequences, step.max_pages = count, *rows.tables.shape
-        step.slots, step.page_of = _address(rows.slots), _address(rows.page_of)
-        step.offset_in_page, step.tables = _address(rows.offset_in_page), _address(rows.tables)
-        step.starts, step.counts = _address(rows.starts), _address(rows.counts)
-        step.first_row = _address(rows.first_row)
-        kernels.layer.begin(step, self._embed, _address(rows.tokens))
+        step.slots, step.page_of = address(rows.slots), address(rows.page_of)
+        step.offset_in_page, step.tables = address(rows.offset_in_page), address(rows.tables)
+        step.starts, step.counts = address(rows.starts), address(rows.counts)
+        step.first_row = address(rows.first_row)
+        kernels.layer.begin(step, self._embed, address(rows.tokens))
         before = None
         for index, layer in enumerate(native):
             run(step, before, pages.layer(index - 1), layer, pages.layer(index))
             written(index)
             before = layer
         if whole:
-            kernels.layer.finish(step, native[-1], pages.layer(config.layers - 1), self._norm)
+            kernels.layer.finish(step, native[-1], pages.layer(config.layers - 1), self._norm, self._norm_bias)
         x, q, normed = (self._scratch[name][:count] for name in ("x", "q", "normed"))
         return x, q, normed if whole else x
 
     def _new_step(self, count: int) -> kernels.layer.LayerStep:
         """Makes scratch memory for so many rows, at least twice as much as before, and a step that names its
         addresses."""
-        weights, config, pages = self._weights, self._weights.config, self._pages
+        config = self._weights.config
         self._room = max(count, 2 * self._room)
-        scratch: dict[str, NDArray[Any]] = {
+        scratch = {
             "x": self._take("x", self._room, config.hidden),
             "normed": self._take("normed", self._room, config.hidden),
             "qkv": self._take("qkv", self._room, config.qkv_width),
@@ -126,23 +130,7 @@ class Forward:
             "attended": self._take("attended", self._room, config.q_width),
             "gated": self._take("gated", self._room, config.ffn),
         }
-        lasting: dict[str, NDArray[Any]] = {"pool": pages.pool, "cos": weights.cos, "sin": weights.sin}
-        return kernels.layer.LayerStep(
-            path=kernels.PATHS.index(weights.path),
-            kv=kernels.kv_index(weights.kv),
-            eps=config.eps,
-            scale=config.head_dim**-0.5,
-            hidden=config.hidden,
-            ffn=config.ffn,
-            heads=config.heads,
-            kv_heads=config.kv_heads,
-            dim=config.head_dim,
-            page_tokens=pages.page_tokens,
-            max_positions=len(weights.cos),
-            pool_bytes=pages.pool.size,
-            page_stride=pages.page_bytes,
-            **{name: _address(array) for name, array in (scratch | lasting).items()},
-        )
+        return native_step(self._weights, self._pages, scratch)
 
     def logits(self, hidden: Floats) -> Floats:
         """[rows, vocab]; valid until the next call."""
@@ -150,6 +138,8 @@ class Forward:
         out = self._take("logits", len(hidden), config.vocab)
         if len(hidden):
             self._product(hidden, self._weights.head, out)
+            if config.logits_cap:
+                kernels.cap(out, config.logits_cap)
         return out
 
     def propose(
@@ -168,9 +158,10 @@ class Forward:
             layer_bytes=pages.layer_bytes,
             embedding=self._embed,
             norm=self._norm,
-            head=_address(self._weights.head),
+            norm_bias=self._norm_bias,
+            head=address(self._weights.head),
             vocab=config.vocab,
-            logits=_address(self._take("logits", len(pieces), config.vocab)),
+            logits=address(self._take("logits", len(pieces), config.vocab)),
         )
         return kernels.draft.propose(
             step,
@@ -187,27 +178,30 @@ class Forward:
         """Writes the rows' keys and values into their pages; returns the rotated queries."""
         weights, config, pages = self._weights, self._weights.config, self._pages
         count = len(x)
-        normed = self._take("normed", count, config.hidden)
         qkv = self._take("qkv", count, config.qkv_width)
         q = self._take("q", count, config.heads, config.head_dim)
-        kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
-        self._product(normed, layer.qkv, qkv, bias=layer.qkv_bias)
+        self._product(self._normed(x, layer.input_norm, layer.input_norm_bias), layer.qkv, qkv, bias=layer.qkv_bias)
+        q_norm, k_norm = layer.q_norm, layer.k_norm
+        if q_norm is not None and k_norm is not None and config.qk_norm_width:
+            kernels.rmsnorm_within(qkv, q_norm, 0, config.eps)
+            kernels.rmsnorm_within(qkv, k_norm, config.q_width, config.eps)
+            q_norm = k_norm = None
         kernels.rotate_write(
             weights.path,
             qkv,
             config.heads,
             config.kv_heads,
             config.head_dim,
-            weights.cos,
-            weights.sin,
+            layer.cos,
+            layer.sin,
             rows.slots,
             page_of,
             rows.offset_in_page,
             pages.page_tokens,
             pages.pool,
             q,
-            q_norm=layer.q_norm,
-            k_norm=layer.k_norm,
+            q_norm=q_norm,
+            k_norm=k_norm,
             eps=config.eps,
             kv=weights.kv,
         )
@@ -232,16 +226,38 @@ class Forward:
             config.kv_heads,
             config.head_dim,
             pages.page_tokens,
-            config.head_dim**-0.5,
+            config.scale,
             attended,
             weights.kv,
+            config.attention_cap,
         )
-        normed = self._take("normed", count, config.hidden)
         gated = self._take("gated", count, config.ffn)
-        self._product(attended, layer.o, x, bias=layer.o_bias, residual=x)
-        kernels.rmsnorm(x, layer.ffn_norm, config.eps, normed)
-        kernels.gated(normed, layer.gate_up, gated)
-        self._product(gated, layer.down, x, residual=x)
+        self._add(x, attended, layer.o, layer.o_bias, layer.attended_norm)
+        read = self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)
+        between = kernels.gated if config.row.tensors.gated else kernels.activated
+        between(read, layer.gate_up, gated, layer.gate_up_bias, activation=config.activation)
+        self._add(x, gated, layer.down, layer.down_bias, layer.fed_norm)
+
+    def _normed(self, x: Floats, weight: Floats | None, bias: Floats | None) -> Floats:
+        """The rows that the next product reads: x itself where the model has no norm."""
+        if weight is None:
+            return x
+        config, out = self._weights.config, self._take("normed", len(x), self._weights.config.hidden)
+        if bias is not None:
+            kernels.layernorm(x, weight, bias, config.eps, out)
+        else:
+            kernels.rmsnorm(x, weight, config.eps, out)
+        return out
+
+    def _add(self, x: Floats, inputs: Floats, packed: Bytes, bias: Floats | None, norm: Floats | None) -> None:
+        """Adds a product to the residual x, normalised and scaled before where the model does so."""
+        config = self._weights.config
+        if norm is None and config.residual_scale == 1.0:
+            self._product(inputs, packed, x, bias=bias, residual=x)
+            return
+        out = self._take("normed", len(x), config.hidden)
+        self._product(inputs, packed, out, bias=bias)
+        kernels.add(x, out, norm=norm, eps=config.eps, factor=config.residual_scale)
 
     def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[_Queries, Floats, Floats]:
         config, count = self._weights.config, len(rows.sampled)
@@ -262,17 +278,3 @@ class Forward:
             grown = max(rows, 0 if have is None else 2 * len(have))
             have = self._scratch[name] = np.empty((grown, *width), np.float32)
         return have[:rows]
-
-
-def _native(layer: LayerWeights) -> kernels.layer.Layer:
-    """The addresses of a layer's weights, which live as long as the model."""
-    return kernels.layer.Layer(
-        **{name: None if (array := getattr(layer, name)) is None else _address(array) for name in layer.__slots__}
-    )
-
-
-def _address(array: NDArray[Any]) -> int:
-    if not array.flags.c_contiguous:
-        raise ValueError("a kernel's array must be C-contiguous")
-    address: int = array.__array_interface__["data"][0]
-    return address

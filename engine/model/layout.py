@@ -23,6 +23,7 @@ class TensorSource:
     name: str  # the tensor's name in the checkpoint
     rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
+    turned_heads: int = 0  # its first rows are heads that are rotated: their rows are put into the kernels' order
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -33,6 +34,8 @@ class TensorSource:
 class Fused:
     name: str  # the tensor's name in the packed file
     sources: tuple[TensorSource, ...]  # stacked in this order
+    added: float = 0.0  # to each number of a vector
+    divisor: float = 1.0  # of each number of a vector, after that
 
     @property
     def is_matrix(self) -> bool:
@@ -49,10 +52,8 @@ class Fused:
 
 def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
     hidden = config.hidden
-    whole = [
-        Fused("embed", (TensorSource(_EMBEDDING, config.vocab, hidden),)),
-        Fused("norm", (TensorSource("model.norm.weight", hidden),)),
-    ]
+    whole = [Fused("embed", (TensorSource(_EMBEDDING, config.vocab, hidden),))]
+    whole.extend(_norm(config, "norm", "model.norm", hidden, divisor=config.logits_divisor))
     if not config.tied:
         whole.append(Fused("head", (TensorSource(_HEAD, config.vocab, hidden),)))
     for layer in range(config.layers):
@@ -113,19 +114,51 @@ def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
 
 
 def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
-    hidden, dim, ffn = config.hidden, config.head_dim, config.ffn
-    widths = {"q": config.q_width, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
+    norms, tensors, hidden = config.norms, config.row.tensors, config.hidden
     attention, mlp = f"{source}self_attn.", f"{source}mlp."
-    yield Fused(f"{name}input_norm", (TensorSource(f"{source}input_layernorm.weight", hidden),))
-    yield Fused(f"{name}qkv", tuple(TensorSource(f"{attention}{x}_proj.weight", w, hidden) for x, w in widths.items()))
-    if config.qkv_bias:
-        yield Fused(f"{name}qkv_bias", tuple(TensorSource(f"{attention}{x}_proj.bias", w) for x, w in widths.items()))
+    places = {
+        "input_norm": norms.before_attention,
+        "attended_norm": norms.behind_attention,
+        "ffn_norm": norms.before_mlp,
+        "fed_norm": norms.behind_mlp,
+    }
+    for place, norm in places.items():
+        if norm:
+            yield from _norm(config, f"{name}{place}", f"{source}{norm}", hidden)
+    yield from _linear(f"{name}qkv", _qkv(config, attention), hidden, config.qkv_bias)
     if config.qk_norm:
-        yield Fused(f"{name}q_norm", (TensorSource(f"{attention}q_norm.weight", dim),))
-        yield Fused(f"{name}k_norm", (TensorSource(f"{attention}k_norm.weight", dim),))
-    yield Fused(f"{name}o", (TensorSource(f"{attention}o_proj.weight", hidden, config.q_width),))
-    if config.o_bias:
-        yield Fused(f"{name}o_bias", (TensorSource(f"{attention}o_proj.bias", hidden),))
-    yield Fused(f"{name}ffn_norm", (TensorSource(f"{source}post_attention_layernorm.weight", hidden),))
-    yield Fused(f"{name}gate_up", tuple(TensorSource(f"{mlp}{x}_proj.weight", ffn, hidden) for x in ("gate", "up")))
-    yield Fused(f"{name}down", (TensorSource(f"{mlp}down_proj.weight", hidden, ffn),))
+        for part, heads in (("q", config.heads), ("k", config.kv_heads)):
+            turned = heads if config.qk_norm_width else 1
+            one = TensorSource(f"{attention}{part}_norm.weight", turned * config.head_dim, turned_heads=turned)
+            yield Fused(f"{name}{part}_norm", (one,), norms.added)
+    yield from _linear(f"{name}o", [TensorSource(f"{attention}o_proj", hidden)], config.q_width, config.o_bias)
+    each = config.gate_up_width // len(tensors.gate_up)
+    gate_up = [TensorSource(f"{mlp}{one}", each) for one in tensors.gate_up]
+    yield from _linear(f"{name}gate_up", gate_up, hidden, config.mlp_bias)
+    yield from _linear(f"{name}down", [TensorSource(f"{mlp}{tensors.down}", hidden)], config.ffn, config.mlp_bias)
+
+
+def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: float = 1.0) -> Iterator[Fused]:
+    yield Fused(name, (TensorSource(f"{source}.weight", width),), config.norms.added, divisor)
+    if config.norm == "layer":
+        yield Fused(f"{name}_bias", (TensorSource(f"{source}.bias", width),), divisor=divisor)
+
+
+def _qkv(config: ModelConfig, attention: str) -> list[TensorSource]:
+    """The projections of queries, keys and values, in this order, by their names without an ending."""
+    names, dim = config.row.tensors.qkv, config.head_dim
+    turned = config.heads, config.kv_heads, 0
+    if len(names) == 1:
+        return [TensorSource(f"{attention}{names[0]}", config.qkv_width, turned_heads=sum(turned))]
+    counts = config.heads, config.kv_heads, config.kv_heads
+    return [
+        TensorSource(f"{attention}{name}", count * dim, turned_heads=heads)
+        for name, count, heads in zip(names, counts, turned, strict=True)
+    ]
+
+
+def _linear(name: str, parts: list[TensorSource], columns: int, bias: bool) -> Iterator[Fused]:
+    """The stacked matrix of these parts, which are named without an ending, and their bias."""
+    yield Fused(name, tuple(replace(part, name=f"{part.name}.weight", columns=columns) for part in parts))
+    if bias:
+        yield Fused(f"{name}_bias", tuple(replace(part, name=f"{part.name}.bias") for part in parts))

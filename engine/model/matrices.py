@@ -34,6 +34,23 @@ class Matrix:
     def nbytes(self) -> int:
         return int(self.form.header(self.n, self.k).bytes)
 
+    def ordered(self, rows: NDArray[np.int64] | None) -> "Matrix":
+        """The same outputs, at each place the one whose number stands there; None: each at its own."""
+        if rows is None:
+            return self
+
+        def read() -> Array | Integers:
+            values = self.read()
+            if not isinstance(values, Integers):
+                return values[rows]
+            parts = (values.scales, values.offsets, values.factors)
+            scales, offsets, factors = (None if part is None else np.ascontiguousarray(part[rows]) for part in parts)
+            assert scales is not None
+            numbers = np.ascontiguousarray(values.values[rows])
+            return replace(values, values=numbers, scales=scales, offsets=offsets, factors=factors)
+
+        return replace(self, read=read)
+
     def pack(self, out: Array) -> None:
         values = self.read()
         if isinstance(values, Integers):

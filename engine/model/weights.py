@@ -12,17 +12,18 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 import baton_kernels
+from engine.families.rope import Rope
 from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, Tensor, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
-from engine.model.layout import as_stored, fused_tensors, read_tensors, weights_dtype
-from engine.model.matrices import Fusion, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
+from engine.model.layout import TensorSource, as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.matrices import Fusion, Matrix, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
-from engine.model.rope import rotary_tables
+from engine.model.rope import head_order, rotary_tables
 from mesh.config.worker_config import ROUNDED
 
 Floats = NDArray[np.float32]
@@ -38,16 +39,26 @@ _BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    input_norm: Floats
+    """One layer's packed weights. Those that the model lacks are None."""
+
+    input_norm: Floats | None
+    input_norm_bias: Floats | None
     qkv: Bytes
     qkv_bias: Floats | None
-    q_norm: Floats | None
+    q_norm: Floats | None  # [head_dim], or over all heads
     k_norm: Floats | None
     o: Bytes
     o_bias: Floats | None
-    ffn_norm: Floats
-    gate_up: Bytes
+    attended_norm: Floats | None  # of what attention adds
+    ffn_norm: Floats | None
+    ffn_norm_bias: Floats | None
+    gate_up: Bytes  # up alone where the MLP has no gate
+    gate_up_bias: Floats | None
     down: Bytes
+    down_bias: Floats | None
+    fed_norm: Floats | None  # of what the MLP adds
+    cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
+    sin: Floats | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +72,16 @@ class Weights:
     embed: Bytes
     head: Bytes  # the embedding itself when tied
     norm: Floats
-    cos: Floats  # [context, head_dim / 2]
+    norm_bias: Floats | None
+    cos: Floats  # of the model's first rope: [context, head_dim / 2]
     sin: Floats
     layers: tuple[LayerWeights, ...]
 
     @property
     def nbytes(self) -> int:
-        arrays = [self.embed, self.norm, self.cos, self.sin, *(() if self.config.tied else (self.head,))]
-        arrays += [a for layer in self.layers for name in layer.__slots__ if (a := getattr(layer, name)) is not None]
-        return sum(array.nbytes for array in arrays)
+        arrays: list[Array | None] = [self.embed, self.norm, self.norm_bias, self.cos, self.sin, self.head]
+        arrays += [getattr(layer, name) for layer in self.layers for name in layer.__slots__]
+        return sum({id(array): array.nbytes for array in arrays if array is not None}.values())  # some are shared
 
 
 def open_weights(
@@ -130,7 +142,8 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], ca
                 state.update(np.ascontiguousarray(raw).view(np.uint8).data)
         return state.hexdigest()
 
-    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, "finite-model", compute)
+    purpose = f"finite-model-{config.digest()}"
+    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, purpose, compute)
 
 
 def refuse_not_finite(name: str, tensor: Tensor) -> None:
@@ -150,20 +163,32 @@ def refuse_not_finite(name: str, tensor: Tensor) -> None:
 
 def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Fusion]:
     """The matrices of each fused tensor, in the form in which they are packed. Nothing is read yet."""
+
+    def matrix(name: str, source: TensorSource) -> Matrix:
+        stored = checked(source.name, tensors[source.name])
+        if recipe in ROUNDED:
+            packed = quantized_matrix(recipe, name, stored)
+        else:
+            packed = (dense_matrix if recipe == "dense" else as_it_stands)(path, name, stored)
+        return packed.ordered(row_order(config, source))
+
     return {
-        fused.name: Fusion.of(
-            [
-                quantized_matrix(recipe, fused.name, checked(source.name, tensors[source.name]))
-                if recipe in ROUNDED
-                else (dense_matrix if recipe == "dense" else as_it_stands)(
-                    path, fused.name, checked(source.name, tensors[source.name])
-                )
-                for source in fused.sources
-            ]
-        )
+        fused.name: Fusion.of([matrix(fused.name, source) for source in fused.sources])
         for fused in fused_tensors(config)
         if fused.is_matrix
-    }  # fmt: skip
+    }
+
+
+def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | None:
+    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has."""
+    order = head_order(config.rope, config.head_dim)
+    if order is None or not source.turned_heads:
+        return None
+    rows = np.arange(source.rows)
+    turned = source.turned_heads * config.head_dim
+    starts = np.arange(0, turned, config.head_dim)
+    rows[:turned] = (starts[:, None] + order).reshape(-1)
+    return rows
 
 
 def _pack(
@@ -173,15 +198,34 @@ def _pack(
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
         one.name: ("uint8", (packing[one.name].nbytes,)) if one.is_matrix else ("float32", (one.rows,)) for one in fused
     }
-    writing = Writing(file, about, shapes | {"cos": rotary, "sin": rotary})
+    ropes = _ropes(config)
+    writing = Writing(file, about, shapes | dict.fromkeys((name for pair in ropes for name in pair), rotary))
     for one in fused:
         out = writing.tensor(one.name)
         if one.is_matrix:
             packing[one.name].pack(out)
         else:
-            np.concatenate([_numbers(source.name, tensors[source.name]) for source in one.sources], out=out)
-    rotary_tables(config.rope, config.head_dim, writing.tensor("cos"), writing.tensor("sin"))
+            np.concatenate([_vector(config, source, tensors[source.name]) for source in one.sources], out=out)
+            if one.added:
+                out += np.float32(one.added)
+            if one.divisor != 1.0:
+                out /= np.float32(one.divisor)
+    for (cos, sin), rope in ropes.items():
+        rotary_tables(rope, config.head_dim, writing.tensor(cos), writing.tensor(sin))
     writing.finish()
+
+
+def _ropes(config: ModelConfig) -> dict[tuple[str, str], Rope]:
+    """The rotary tables of a model, by their names in the packed file."""
+    ropes = {("cos", "sin"): config.rope}
+    if config.local_rope is not None:
+        ropes["local_cos", "local_sin"] = config.local_rope
+    return ropes
+
+
+def _vector(config: ModelConfig, source: TensorSource, stored: Stored) -> Floats:
+    numbers, rows = _numbers(source.name, stored), row_order(config, source)
+    return numbers if rows is None else numbers[rows]
 
 
 def _numbers(name: str, stored: Stored) -> Floats:
@@ -191,21 +235,14 @@ def _numbers(name: str, stored: Stored) -> Floats:
 
 
 def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
-    def layer(prefix: str) -> LayerWeights:
-        return LayerWeights(
-            input_norm=packed[f"{prefix}input_norm"],
-            qkv=packed[f"{prefix}qkv"],
-            qkv_bias=packed.get(f"{prefix}qkv_bias"),
-            q_norm=packed.get(f"{prefix}q_norm"),
-            k_norm=packed.get(f"{prefix}k_norm"),
-            o=packed[f"{prefix}o"],
-            o_bias=packed.get(f"{prefix}o_bias"),
-            ffn_norm=packed[f"{prefix}ffn_norm"],
-            gate_up=packed[f"{prefix}gate_up"],
-            down=packed[f"{prefix}down"],
-        )
+    given = [name for name in LayerWeights.__slots__ if name not in ("cos", "sin")]
 
-    layers = tuple(layer(f"{index}.") for index in range(config.layers))
+    def layer(index: int) -> LayerWeights:
+        local = "local_" if index in config.local_layers else ""
+        cos, sin = (None if index in config.no_rope_layers else packed[f"{local}{table}"] for table in ("cos", "sin"))
+        return LayerWeights(**{name: packed.get(f"{index}.{name}") for name in given}, cos=cos, sin=sin)  # type: ignore[arg-type]
+
+    layers = tuple(layer(index) for index in range(config.layers))
     return Weights(
         config=config,
         path=path,
@@ -216,6 +253,7 @@ def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: st
         embed=packed["embed"],
         head=packed["embed" if config.tied else "head"],
         norm=packed["norm"],
+        norm_bias=packed.get("norm_bias"),
         cos=packed["cos"],
         sin=packed["sin"],
         layers=layers,

@@ -37,7 +37,7 @@ class ModelWork:
             layers=config.layers,
             weight_bytes=sum(_nbytes(layer) for layer in weights.layers) + weights.head.nbytes,
             first_operations=2 * config.qkv_width * config.hidden,
-            rest_operations=2 * config.hidden * (config.q_width + 2 * config.ffn + config.ffn),
+            rest_operations=2 * config.hidden * (config.q_width + config.gate_up_width + config.ffn),
             head_operations=2 * config.vocab * config.hidden,
             attention_operations=4 * config.heads * config.head_dim,
             token_bytes=layer_bytes(weights, TILE_TOKENS) // TILE_TOKENS * config.layers,

@@ -14,6 +14,7 @@ from engine.model.layout import as_stored, read_tensors
 from engine.model.weights import Weights, hash_model, open_weights
 from engine.quantization.folder import quantize
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
+from engine.quantization.plain_layer import refuse_unfollowed
 
 log = logging.getLogger("baton.model")
 
@@ -28,6 +29,7 @@ def in_four_bits(folder: Path, cache: Path) -> Path:
     """The folder of this model with its layers in four bits; the model itself if they are quantized already."""
     config, checkpoint = read_config(folder), Checkpoint(folder)
     config = as_stored(config, checkpoint)
+    refuse_unfollowed(folder, config)
     tensors = read_tensors(config, checkpoint)
     layers = [tensor for name, tensor in tensors.items() if len(tensor.shape) == 2 and name.startswith("model.layers.")]
     if not any(isinstance(tensor, Tensor) for tensor in layers):

@@ -26,7 +26,7 @@ from engine.model.config import read_config
 from engine.model.layout import as_stored, fused_tensors, read_tensors
 from engine.model.weights import hash_model
 from engine.quantization.compensated import compensated
-from engine.quantization.plain_layer import Floats, PlainLayers
+from engine.quantization.plain_layer import Floats, PlainLayers, refuse_unfollowed
 from engine.quantization.reading import EMBEDDING, HEAD, SourceModel
 from engine.quantization.saving import parts_of, settings_of
 from engine.quantization.turning import ModelTurn
@@ -55,6 +55,7 @@ def quantize(
     written, or was written by an earlier run."""
     config, checkpoint = read_config(source), Checkpoint(source)
     config = as_stored(config, checkpoint)
+    refuse_unfollowed(source, config)
     tensors = read_tensors(config, checkpoint)
     cache.mkdir(parents=True, exist_ok=True)
     about = {

@@ -5,16 +5,26 @@ rounded, and the rounded weights are what a folder holds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.formats.errors import ModelError
 from engine.model.config import ModelConfig
 from engine.model.rope import rotary_tables
 
 Floats = NDArray[np.float32]
 Numbers = Mapping[str, Floats]  # the tensors of a layer by what follows its prefix: "mlp.up_proj.weight"
 Heard = Callable[[str, Floats], None]  # name of a fused product, and its inputs [tokens, k]
+
+
+def refuse_unfollowed(folder: Path, config: ModelConfig) -> None:
+    """Raises ModelError for a model whose layers are not those that are computed here."""
+    if beyond := config.beyond_llama():
+        problem = f"rounding with a text follows the layers of Llama, Mistral and Qwen, and this model has {beyond}"
+        remedy = "Set quantize to 'int8' for the workers, which needs no text, or leave the weights as they are."
+        raise ModelError(folder, "quantize", problem, remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,10 @@ def attend(
         config.kv_heads,
         config.head_dim,
         page_tokens,
-        config.head_dim**-0.5,
+        config.scale,
         out,
         weights.kv,
+        config.attention_cap,
     )
     return out
 
@@ -117,22 +118,27 @@ def write_layer(
     owner = np.repeat(np.arange(len(lengths)), lengths)
     page_of = tables[owner, slots // page_tokens].astype(np.int64) * stride + offset
     q = np.empty((len(slots), config.heads, config.head_dim), np.float32)
+    qkv, q_norm, k_norm = spread(7, len(slots), config.qkv_width), layer.q_norm, layer.k_norm
+    if q_norm is not None and k_norm is not None and config.qk_norm_width:
+        kernels.rmsnorm_within(qkv, q_norm[: config.q_width], 0, config.eps)
+        kernels.rmsnorm_within(qkv, k_norm[: config.kv_heads * config.head_dim], config.q_width, config.eps)
+        q_norm = k_norm = None
     kernels.rotate_write(
         weights.path,
-        spread(7, len(slots), config.qkv_width),
+        qkv,
         config.heads,
         config.kv_heads,
         config.head_dim,
-        weights.cos,
-        weights.sin,
+        layer.cos,
+        layer.sin,
         slots,
         page_of,
         slots % page_tokens,
         page_tokens,
         pool,
         q,
-        q_norm=layer.q_norm,
-        k_norm=layer.k_norm,
+        q_norm=q_norm,
+        k_norm=k_norm,
         eps=config.eps,
         kv=weights.kv,
     )

@@ -42,6 +42,7 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     _compare(weights, page_tokens, compared, mine, before, forced)
     paths = {weights.path} | ({"integers"} if weights.products != weights.path else set())
     paths |= set() if weights.kv == kernels.OWN else {"codes"}
+    paths |= {"families"} if weights.config.beyond_llama() else set()
     digest = blake3(" ".join(kernels.self_test(path) for path in sorted(paths)).encode())
     for name in sorted(mine):
         digest.update(f" {name} {mine[name]}".encode())
@@ -79,7 +80,7 @@ def _compare(
 def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """Each matrix of the first layer and the head: real depth, some columns, few rows. Also the norms, embedding rows
     from all over the vocabulary, and the rotary tables that this machine has computed."""
-    config, layer = weights.config, weights.layers[0]
+    config = weights.config
     counts = row_counts(config)
     for part, width, k in _slices(weights):
         x, bias, residual = spread(1, counts[-1], k), spread(2, width), spread(3, counts[-1], width)
@@ -88,19 +89,54 @@ def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
             kernels.product(x[:rows], part, out, bias, residual[:rows])
             yield out
     x = spread(4, counts[-1], config.hidden)
-    part, width = gate_columns(layer.gate_up)
-    for rows in counts:
-        out = np.empty((rows, width), np.float32)
-        kernels.gated(x[:rows], part, out)
-        yield out
-    normed = np.empty_like(x)
-    kernels.rmsnorm(x, layer.ffn_norm, config.eps, normed)
+    yield from _between(weights, x, counts)
+    yield from _norms(weights, x)
     tokens = np.linspace(0, config.vocab - 1, 2 * PANEL).astype(np.int32)
     rows_of_tokens = np.empty((len(tokens), config.hidden), np.float32)
-    kernels.embed(weights.embed, tokens, rows_of_tokens)
-    yield from (normed, rows_of_tokens)
+    kernels.embed(weights.embed, tokens, rows_of_tokens, factor=config.embedding_scale)
+    yield rows_of_tokens
     positions = np.linspace(0, len(weights.cos) - 1, 2 * PANEL).astype(np.int64)
     yield from (weights.cos[positions], weights.sin[positions])
+    local = [weights.layers[index] for index in config.local_layers[:1]]
+    yield from (table[positions] for one in local for table in (one.cos, one.sin) if table is not None)
+
+
+def _between(weights: Weights, x: Array, counts: tuple[int, ...]) -> Iterator[Array]:
+    """Some columns of what stands between the two products of the first layer's MLP."""
+    config, packed = weights.config, weights.layers[0].gate_up
+    if config.row.tensors.gated:
+        part, width = gate_columns(packed)
+    else:
+        part = next(part for _, part in columns(packed))
+        width, _ = kernels.shape_of(part)
+    bias = spread(9, kernels.shape_of(part)[0]) if config.mlp_bias else None
+    between = kernels.gated if config.row.tensors.gated else kernels.activated
+    for rows in counts:
+        out = np.empty((rows, width), np.float32)
+        between(x[:rows], part, out, bias, activation=config.activation)
+        yield out
+
+
+def _norms(weights: Weights, x: Array) -> Iterator[Array]:
+    """What the first layer and the head compute of whole rows: norms, sums with the residual, capped logits."""
+    config, layer = weights.config, weights.layers[0]
+    weight = weights.norm if layer.ffn_norm is None else layer.ffn_norm
+    normed = np.empty_like(x)
+    if weights.norm_bias is not None:
+        bias = weights.norm_bias if layer.ffn_norm_bias is None else layer.ffn_norm_bias
+        kernels.layernorm(x, weight, bias, config.eps, normed)
+    else:
+        kernels.rmsnorm(x, weight, config.eps, normed)
+    yield normed
+    for norm in (layer.attended_norm, layer.fed_norm):
+        if norm is not None or config.residual_scale != 1.0:
+            total = x.copy()
+            kernels.add(total, normed, norm=norm, eps=config.eps, factor=config.residual_scale)
+            yield total
+    if config.logits_cap:
+        logits = spread(10, 2, config.vocab) * np.float32(config.logits_cap)
+        kernels.cap(logits, config.logits_cap)
+        yield logits
 
 
 def many_rows(weights: Weights, page_tokens: int) -> Iterator[Array]:

@@ -111,7 +111,7 @@ def _vocabulary(weights: Weights) -> int:
 def _row_cost(weights: Weights) -> int:
     """Multiply-adds of one row in the cut model's layers."""
     config = weights.config
-    layer = config.hidden * (config.qkv_width + 3 * config.ffn) + config.q_width * config.hidden
+    layer = config.hidden * (config.qkv_width + config.gate_up_width + config.ffn) + config.q_width * config.hidden
     return layer * min(2, config.layers)
 
 

@@ -8,9 +8,20 @@ from baton_kernels.arrays import PATHS
 from baton_kernels.forms import MatrixForm, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
 from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
 from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
-from baton_kernels.paged import KV, OWN, attention, kv_index, layer_bytes, rmsnorm, rotate_write, tiles
+from baton_kernels.paged import KV, OWN, attention, kv_index, layer_bytes, rotate_write, tiles
 from baton_kernels.pages import checksum, checksums, copy_page, scatter
-from baton_kernels.products import Integers, embed, gated, pack, pack_bytes, pack_integers, product
+from baton_kernels.products import (
+    Integers,
+    activated,
+    activation_index,
+    embed,
+    gated,
+    pack,
+    pack_bytes,
+    pack_integers,
+    product,
+)
+from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
 from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
 
@@ -24,9 +35,13 @@ __all__ = [
     "MatrixForm",
     "Integers",
     "KernelError",
+    "activated",
+    "activation_index",
+    "add",
     "attention",
     "available",
     "bodies",
+    "cap",
     "checksum",
     "checksums",
     "choose",
@@ -40,6 +55,7 @@ __all__ = [
     "kv_index",
     "layer",
     "layer_bytes",
+    "layernorm",
     "most_segments",
     "not_built",
     "pack",
@@ -49,6 +65,7 @@ __all__ = [
     "parts",
     "product",
     "rmsnorm",
+    "rmsnorm_within",
     "rotate_write",
     "sample",
     "scatter",

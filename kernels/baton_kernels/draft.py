@@ -24,6 +24,7 @@ class Model(Structure):
         ("layer_bytes", c_int64),
         ("embedding", c_void_p),
         ("norm", c_void_p),
+        ("norm_bias", c_void_p),
         ("head", c_void_p),
         ("vocab", c_long),
         ("logits", c_void_p),

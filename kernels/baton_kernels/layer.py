@@ -12,24 +12,40 @@ def _fields(kind: type, *names: str) -> list[tuple[str, type]]:
     return [(name, kind) for name in names]
 
 
-class Layer(Structure):
-    """Addresses of one layer's weights; a bias or norm that the model lacks is None."""
+NORMS = ("rms", "layer")  # in the order of calls.h, as are the next
+ACTIVATIONS = ("silu", "gelu_tanh")
 
-    _fields_ = _fields(
-        c_void_p, "input_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "o", "o_bias", "ffn_norm", "gate_up", "down"
-    )
+
+class MlpWeights(Structure):
+    """Addresses of an MLP's weights, and what lies between its products. Without a gate, `gate_up` is up alone."""
+
+    _fields_ = [
+        *_fields(c_void_p, "gate_up", "gate_up_bias", "down", "down_bias"),
+        *_fields(c_int, "activation", "gated"),
+    ]
+
+
+class Layer(Structure):
+    """Addresses of one layer's weights; a bias or norm that the model lacks is None, as is a rope's table."""
+
+    _fields_ = [
+        *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm"),
+        *_fields(c_void_p, "o", "o_bias", "attended_norm", "ffn_norm", "ffn_norm_bias"),
+        ("mlp", MlpWeights),
+        *_fields(c_void_p, "fed_norm", "cos", "sin"),
+    ]
 
 
 class LayerStep(Structure):
     """The arguments that all layers of a step share, and the arrays that hold its rows between kernels."""
 
     _fields_ = [
-        *_fields(c_int, "path", "kv"),
-        *_fields(c_float, "eps", "scale"),
+        *_fields(c_int, "path", "kv", "norm", "wide_norms"),
+        *_fields(c_float, "eps", "scale", "attention_cap", "embedding_scale", "residual_scale", "logits_cap"),
         *_fields(c_long, "rows", "sequences", "max_pages", "hidden", "ffn", "heads", "kv_heads", "dim"),
         *_fields(c_long, "page_tokens", "max_positions"),
         *_fields(c_int64, "pool_bytes", "page_stride"),
-        *_fields(c_void_p, "pool", "cos", "sin", "slots", "page_of", "offset_in_page"),
+        *_fields(c_void_p, "pool", "slots", "page_of", "offset_in_page"),
         *_fields(c_void_p, "tables", "starts", "counts", "first_row"),
         *_fields(c_void_p, "x", "normed", "qkv", "q", "attended", "gated"),
     ]
@@ -50,15 +66,15 @@ def run(step: LayerStep, rest: Layer | None, rest_offset: int, following: Layer 
 
 
 def begin(step: LayerStep, embedding: int, tokens: int) -> None:
-    """Copies the tokens' rows of the packed embedding into `x`."""
-    check(load().embed(embedding, tokens, step.rows, step.x))
+    """Copies the tokens' rows of the packed embedding into `x`, scaled."""
+    check(load().embed(embedding, tokens, step.rows, step.embedding_scale, step.x))
 
 
-def finish(step: LayerStep, last: Layer, offset: int, norm: int) -> None:
+def finish(step: LayerStep, last: Layer, offset: int, norm: int, norm_bias: int | None) -> None:
     """Computes attention and feed-forward of the last layer for all rows, and writes their final norm to `normed`."""
     library = load()
     check(library.layer(byref(step), byref(last), offset, None, 0))
-    check(library.rmsnorm(step.x, norm, step.rows, step.hidden, step.eps, step.normed))
+    check(library.finish(byref(step), norm, norm_bias))
 
 
 def busy_seconds() -> float:

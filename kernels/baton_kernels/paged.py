@@ -1,4 +1,4 @@
-"""Kernels around the KV pages of one layer: norm, rotary with the page write, attention over a block table; the layout.
+"""Kernels around the KV pages of one layer: rotary with the page write, attention over a block table; the layout.
 
 Page = [layers][2][kv_heads][tile]. pairs and amx: bf16, K tile [dim/2][page_tokens][2], V tile [page_tokens/2][dim][2];
 fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. With `kv` int8 or fp8, on every path: the tiles of pairs,
@@ -12,6 +12,7 @@ PAGE_TOKENS = (16, 32, 64)
 _TILES = {"fp32": ("fp32-v1", "fp32"), "pairs": ("pairs-v1", "bf16"), "amx": ("pairs-v1", "bf16")}
 _ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 _SCALE_BYTES = 2
+_ALL_POSITIONS = 1 << 31  # more than any slot
 OWN = "own"  # a path's own keys and values, which it multiplies as they are
 _CODES = {"int8": "int8", "fp8": "fp8-e4m3"}
 KV = (OWN, *_CODES)  # how pages hold keys and values
@@ -43,29 +44,14 @@ def check_shape(path: str, page_tokens: int, dim: int) -> None:
         raise KernelError(f"dim: {dim} is not a multiple of 16 up to 256")
 
 
-def rmsnorm(x: Array, weight: Array, eps: float, out: Array) -> None:
-    """out [rows, k] = x / sqrt(mean(x^2) + eps) * weight."""
-    rows, k = rank("x", x, 2)
-    check(
-        load().rmsnorm(
-            pointer("x", x, F32, (rows, k)),
-            pointer("weight", weight, F32, (k,)),
-            rows,
-            k,
-            eps,
-            writable("out", out, F32, (rows, k)),
-        )
-    )
-
-
 def rotate_write(
     path: str,
     qkv: Array,  # [rows, (heads + 2 * kv_heads) * dim]
     heads: int,
     kv_heads: int,
     dim: int,
-    cos: Array,  # [positions, dim / 2]
-    sin: Array,
+    cos: Array | None,  # [positions, dim / 2]; None: nothing is rotated
+    sin: Array | None,
     slots: Array,  # int32 [rows], slot and position of each row
     page_of: Array,  # int64 [rows], byte offset of the row's page and layer in the pool
     offset_in_page: Array,  # int32 [rows]
@@ -80,7 +66,7 @@ def rotate_write(
     """Rotates q and k (after their norms, if any), writes q to q_out and k and v to the row's page."""
     check_shape(path, page_tokens, dim)
     rows, _ = rank("qkv", qkv, 2)
-    positions, _ = rank("cos", cos, 2)
+    positions = _ALL_POSITIONS if cos is None else rank("cos", cos, 2)[0]
     if not pool.flags.writeable:
         raise KernelError("pool: is read-only but is written to")
     check(
@@ -92,8 +78,8 @@ def rotate_write(
             heads,
             kv_heads,
             dim,
-            pointer("cos", cos, F32, (positions, dim // 2)),
-            pointer("sin", sin, F32, (positions, dim // 2)),
+            None if cos is None else pointer("cos", cos, F32, (positions, dim // 2)),
+            None if sin is None else pointer("sin", sin, F32, (positions, dim // 2)),
             positions,
             pointer("slots", slots, I32, (rows,)),
             pointer("page_of", page_of, I64, (rows,)),
@@ -126,6 +112,7 @@ def attention(
     scale: float,
     out: Array,  # [rows, heads * dim]
     kv: str = OWN,
+    cap: float = 0.0,  # of scores; 0: none
 ) -> None:
     """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
     sequence keep their content."""
@@ -155,6 +142,7 @@ def attention(
             dim,
             page_tokens,
             scale,
+            cap,
             writable("out", out, F32, (rows, heads * dim)),
         )
     )

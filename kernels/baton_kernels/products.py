@@ -1,4 +1,4 @@
-"""Packed weights and the products on them: pack once, gather embedding rows, multiply, SwiGLU.
+"""Packed weights and the products on them: pack once, gather embedding rows, multiply, gate.
 
 A packed matrix says its own form (`forms.py`), so products take any. A product's output row depends on its input row
 alone: the recipe of its form runs over k in one order whatever else is computed."""
@@ -11,6 +11,7 @@ import numpy as np
 
 from baton_kernels.arrays import F16, F32, I8, I32, U8, U16, Array, buffer, pointer, rank, writable
 from baton_kernels.forms import MatrixForm, shape_of
+from baton_kernels.layer import ACTIVATIONS
 from baton_kernels.library import KernelError, check, load
 
 _SOURCES = {F32: 0, F16: 1, U16: 2}
@@ -83,14 +84,15 @@ def pack_integers(matrix: Integers, out: Array) -> None:
     )
 
 
-def embed(packed: Array, tokens: Array, out: Array) -> None:
-    """out [rows, k] = rows `tokens` of the packed weight."""
+def embed(packed: Array, tokens: Array, out: Array, *, factor: float = 1.0) -> None:
+    """out [rows, k] = factor * rows `tokens` of the packed weight."""
     (rows,), (_, k) = rank("tokens", tokens, 1), shape_of(packed)
     check(
         load().embed(
             buffer("packed", packed, 0),
             pointer("tokens", tokens, I32, (rows,)),
             rows,
+            factor,
             writable("out", out, F32, (rows, k)),
         )
     )
@@ -111,8 +113,10 @@ def product(x: Array, packed: Array, out: Array, bias: Array | None = None, resi
     )
 
 
-def gated(x: Array, packed_gate_up: Array, out: Array) -> None:
-    """SwiGLU: out [rows, n] = silu(gate) * up, gate and up packed together as [2n, k], gate first."""
+def gated(
+    x: Array, packed_gate_up: Array, out: Array, bias: Array | None = None, *, activation: str = ACTIVATIONS[0]
+) -> None:
+    """out [rows, n] = activation(gate) * up, gate and up packed together as [2n, k], gate first; bias [2n]."""
     (rows, _), (both, k) = rank("x", x, 2), shape_of(packed_gate_up)
     check(
         load().gated(
@@ -120,8 +124,31 @@ def gated(x: Array, packed_gate_up: Array, out: Array) -> None:
             buffer("packed_gate_up", packed_gate_up, 0),
             rows,
             writable("out", out, F32, (rows, both // 2)),
+            None if bias is None else pointer("bias", bias, F32, (both,)),
+            activation_index(activation),
         )
     )
+
+
+def activated(x: Array, packed: Array, out: Array, bias: Array | None = None, *, activation: str) -> None:
+    """out [rows, n] = activation of (x times the packed weight, then + bias [n])."""
+    (rows, _), (n, k) = rank("x", x, 2), shape_of(packed)
+    check(
+        load().activated(
+            pointer("x", x, F32, (rows, k)),
+            buffer("packed", packed, 0),
+            rows,
+            writable("out", out, F32, (rows, n)),
+            None if bias is None else pointer("bias", bias, F32, (n,)),
+            activation_index(activation),
+        )
+    )
+
+
+def activation_index(activation: str) -> int:
+    if activation not in ACTIVATIONS:
+        raise KernelError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS.index(activation)
 
 
 def _given(name: str, array: Array | None) -> Array:

@@ -3,6 +3,7 @@
 References compute in float64 from the same inputs (rounded to bf16 where the path says so); kernels differ from them by
 their fp32 chains. Where bits must be equal (packing, pages, checksums, kept tokens) the reference is exact."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,7 @@ def product(path: str, x: Array, weight: Array, bias: Array | None = None, resid
 
 
 _F32 = np.float32
+_GELU = partial(torch.nn.functional.gelu, approximate="tanh")
 
 
 def integers(x: Array, matrix: Integers) -> Array:
@@ -133,15 +135,32 @@ def _fma(a: Array, b: Array, c: Array) -> Array:
     return result
 
 
-def gated(path: str, x: Array, weight: Array) -> Array:
-    gate, up = torch.from_numpy(product(path, x, weight)).chunk(2, dim=1)
-    result: Array = (torch.nn.functional.silu(gate) * up).numpy()
+def activated(activation: str, x: Array) -> Array:
+    t = torch.from_numpy(np.asarray(x, np.float64))
+    result: Array = (torch.nn.functional.silu(t) if activation == "silu" else _GELU(t)).numpy()
+    return result
+
+
+def gated(path: str, x: Array, weight: Array, bias: Array | None = None, activation: str = "silu") -> Array:
+    gate, up = np.split(product(path, x, weight, bias), 2, axis=1)
+    result: Array = activated(activation, gate) * up
     return result
 
 
 def rmsnorm(x: Array, weight: Array, eps: float) -> Array:
     t = torch.from_numpy(x).double()
     result: Array = (t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + eps) * torch.from_numpy(weight).double()).numpy()
+    return result
+
+
+def layernorm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    t, w, b = (torch.from_numpy(each).double() for each in (x, weight, bias))
+    result: Array = torch.nn.functional.layer_norm(t, w.shape, w, b, eps).numpy()
+    return result
+
+
+def capped(x: Array, limit: float) -> Array:
+    result: Array = np.tanh(x.astype(np.float64) / limit) * limit
     return result
 
 
@@ -152,14 +171,16 @@ def rotary(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
 
 
-def attention(path: str, q: Array, k: Array, v: Array, start: int, scale: float) -> Array:
+def attention(path: str, q: Array, k: Array, v: Array, start: int, scale: float, cap: float = 0.0) -> Array:
     """One sequence: q [rows, heads, dim], k and v [slots, kv_heads, dim] as stored -> [rows, heads * dim]."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     tq = torch.from_numpy(stored(path, q)).double().transpose(0, 1)
     tk, tv = (torch.from_numpy(a).double().repeat_interleave(group, dim=1).transpose(0, 1) for a in (k, v))
     seen = torch.arange(k.shape[0])[None] <= start + torch.arange(rows)[:, None]
-    weights = (tq @ tk.transpose(1, 2) * scale).masked_fill(~seen, -torch.inf).softmax(-1)
+    scores = tq @ tk.transpose(1, 2) * scale
+    scores = (scores / cap).tanh() * cap if cap else scores
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
     result: Array = (weights @ tv).transpose(0, 1).reshape(rows, heads * dim).numpy()
     return result
 

@@ -13,7 +13,9 @@ from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
 from baton_kernels.arrays import PATHS, Array
 from baton_kernels.forms import DEEP, MatrixForm
+from baton_kernels.layer import ACTIVATIONS
 from baton_kernels.library import KERNEL_VERSION, KernelError
+from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
 _STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
@@ -33,14 +35,15 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, of integer products, and of pages that hold codes, on every machine. They change only with
-# KERNEL_VERSION, or with this test.
+# Of each path, of integer products, of coded pages, of what other families compute: on every machine. They change only
+# with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
     "integers": "f839c23c87da7303a3e254e756ce6751",
     "codes": "dca752be340182ee9ef32eebe220da99",
+    "families": "ea62514e6b7a7c5e7d5928da47efd529",
 }
 
 
@@ -67,6 +70,8 @@ def self_test(path: str) -> str:
 def _run(path: str) -> str:
     if path == "integers":
         return _digest(path, _integer_products())
+    if path == "families":
+        return _digest(path, _families())
     if path == "codes":
         return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
     return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
@@ -162,7 +167,7 @@ def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = Fa
     )
 
 
-def _attention(path: str, pages_hold: str = kv.OWN) -> list[Array]:
+def _attention(path: str, pages_hold: str = kv.OWN, *, cap: float = 0.0, rotated: bool = True) -> list[Array]:
     layer = kv.layer_bytes(path, _PAGE, _KV_HEADS, _DIM, pages_hold)
     pool = np.zeros(layer * 4, np.uint8)
     tables = np.array([[2, 0, 3], [1, 0, 0]], np.int32)
@@ -170,17 +175,45 @@ def _attention(path: str, pages_hold: str = kv.OWN) -> list[Array]:
     slots = np.concatenate([np.arange(75), np.arange(5)]).astype(np.int32)
     page_of = tables[np.repeat([0, 1], counts), slots // _PAGE].astype(np.int64) * layer
     angles = numbers(6, _POSITIONS, _DIM // 2)
-    cos, sin = np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25)), angles
+    cos, sin = (np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25)), angles) if rotated else (None, None)
     q, out = np.empty((80, _HEADS, _DIM), np.float32), np.empty((80, _HEADS * _DIM), np.float32)
     qkv, norm = numbers(7, 80, (_HEADS + 2 * _KV_HEADS) * _DIM), numbers(8, _DIM)
     shape = _HEADS, _KV_HEADS, _DIM
     kv.rotate_write(
         path, qkv, *shape, cos, sin, slots, page_of, slots % _PAGE, _PAGE, pool, q, norm, norm, kv=pages_hold
     )
-    kv.attention(path, q, pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, pages_hold)
+    kv.attention(path, q, pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, pages_hold, cap)
     normed = np.empty_like(out)
-    kv.rmsnorm(out, numbers(9, _HEADS * _DIM), 1e-6, normed)
+    rmsnorm(out, numbers(9, _HEADS * _DIM), 1e-6, normed)
     return [q, pool, out, normed]
+
+
+def _families() -> Iterator[Array]:
+    """The kernels that Llama has no use for: other norms and activations, biases inside an MLP, caps, heads that no
+    layer rotates."""
+    rows, k, n = 5, 130, 96
+    x, y, weight, bias = numbers(14, rows, k), numbers(15, rows, k), numbers(16, k), numbers(17, k)
+    layered, columns, wide = np.empty_like(x), x.copy(), numbers(18, 2, 4099) * np.float32(40)
+    layernorm(x, weight, bias, 1e-5, layered)
+    rmsnorm_within(columns, weight[:70], 33, 1e-6)
+    cap(wide, 30.0)
+    yield from (layered, columns, wide)
+    for norm, factor in ((weight, 1.0), (None, 0.22), (weight, 0.22)):
+        total = x.copy()
+        add(total, y, norm=norm, eps=1e-6, factor=factor)
+        yield total
+    for path in PATHS:
+        both, single = packed(path, numbers(19, 2 * n, k)), packed(path, numbers(20, n, k))
+        for more in (None, numbers(21, 2 * n)):
+            for activation in ACTIVATIONS:
+                out = np.empty((rows, n), np.float32)
+                products.gated(x, both, out, more, activation=activation)
+                yield out
+        out = np.empty((rows, n), np.float32)
+        products.activated(x, single, out, numbers(22, n), activation="gelu_tanh")
+        yield out
+        for coded in kv.KV:
+            yield from _attention(path, coded, cap=2.5, rotated=False)
 
 
 def _lengths(path: str) -> list[Array]:

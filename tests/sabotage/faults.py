@@ -94,6 +94,7 @@ def _first_layer(weights: Weights, tokens: Sequence[int], page_tokens: int) -> t
     x = np.empty((count, config.hidden), np.float32)
     kernels.embed(weights.embed, np.array(tokens, np.int32), x)
     normed, qkv = np.empty_like(x), np.empty((count, config.qkv_width), np.float32)
+    assert layer.input_norm is not None, "the faults are those of a family with Llama's norms"
     kernels.rmsnorm(x, layer.input_norm, config.eps, normed)
     kernels.product(normed, layer.qkv, qkv, bias=layer.qkv_bias)
     size = kernels.layer_bytes(weights.path, page_tokens, config.kv_heads, config.head_dim, weights.kv)

@@ -8,21 +8,29 @@ struct Form;
 }
 
 // The same fields as in layer.py, in the same order.
+struct BatonMlp {
+    const void* gate_up;  // without a gate: up alone
+    const float* gate_up_bias;
+    const void* down;
+    const float* down_bias;
+    int activation, gated;
+};
 struct BatonLayer {
-    const float* input_norm;
+    const float *input_norm, *input_norm_bias;
     const void* qkv;
     const float *qkv_bias, *q_norm, *k_norm;
     const void* o;
-    const float *o_bias, *ffn_norm;
-    const void *gate_up, *down;
+    const float *o_bias, *attended_norm, *ffn_norm, *ffn_norm_bias;
+    BatonMlp mlp;
+    const float *fed_norm, *cos, *sin;
 };
 struct BatonStep {
     int path, kv;  // of attention and pages; a matrix says its own
-    float eps, scale;
+    int norm, wide_norms;  // wide: those of queries and keys are over all heads together
+    float eps, scale, attention_cap, embedding_scale, residual_scale, logits_cap;  // a cap of 0: none
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
     int64_t pool_bytes, page_stride;
     char* pool;
-    const float *cos, *sin;
     const int32_t* slots;
     const int64_t* page_of;
     const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
@@ -34,7 +42,7 @@ struct BatonModel {
     long count;
     int64_t first_byte, layer_bytes;  // place of the layers in a page
     const void* embedding;
-    const float* norm;
+    const float *norm, *norm_bias;
     const void* head;
     long vocab;
     float* logits;
@@ -65,13 +73,18 @@ const char* baton_pack(const baton::Form*, int source, const void* weights, void
 // values [n, k]: int8, or nibbles; scales [n] fp32, or [n, groups] of the form's type; offsets and factors [n, groups]
 const char* baton_pack_integers(const baton::Form*, const int8_t* values, const void* scales, const void* offsets, const uint8_t* factors,
                                 const int32_t* order, void* packed);
-const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float* out);
+const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float factor, float* out);
 const char* baton_product(const float* x, const void* packed, long rows, float* out, const float* bias, const float* residual);
-// `after` is multiplied next; null: unknown.
-const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between,
-                               float* out, const void* after);  // out also holds the residual
-const char* baton_gated(const float* x, const void* packed, long rows, float* out);
+// `after` is multiplied next; null: unknown. `residual` null: none.
+const char* baton_feed_forward(const float* x, const BatonMlp*, long rows, float* between, float* out, const float* residual, const void* after);
+const char* baton_gated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation);
+const char* baton_activated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation);
 
+const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long k, long stride, float eps);
+const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out);
+// x += factor * y, normalised before if `norm` is not null.
+const char* baton_add(float* x, const float* y, const float* norm, long rows, long k, float eps, float factor);
+const char* baton_cap(float* x, long rows, long k, float limit);
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
 const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
@@ -80,7 +93,7 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, float scale, float* out);
+                            long page_tokens, float scale, float cap, float* out);
 const char* baton_sample(const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k,
                          const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
@@ -99,6 +112,7 @@ uint64_t baton_checksum(int64_t address, int64_t bytes, int64_t word);
 const char* baton_layer(const BatonStep*, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset);
 const char* baton_propose(const BatonStep*, const BatonModel*, const BatonSampling*, const int32_t* text, const int32_t* starts,
                         const int32_t* counts, const int32_t* wanted, long rounds, int32_t* tokens, float* logprobs);
+const char* baton_finish(const BatonStep*, const float* norm, const float* norm_bias);  // x -> normed
 double baton_busy_seconds();
 double baton_limit(int limit, const void* memory, long amount);
 

@@ -49,12 +49,12 @@ const char* pass(BatonStep& s, const BatonModel& m, const Rows& rows) {
     s.rows = static_cast<long>(rows.tokens.size()), s.sequences = static_cast<long>(rows.starts.size());
     s.slots = rows.slots.data(), s.page_of = rows.page_of.data(), s.offset_in_page = rows.offsets.data();
     s.starts = rows.starts.data(), s.counts = rows.counts.data(), s.first_row = rows.first_row.data();
-    const char* wrong = baton_embed(m.embedding, rows.tokens.data(), s.rows, s.x);
+    const char* wrong = baton_embed(m.embedding, rows.tokens.data(), s.rows, s.embedding_scale, s.x);
     for (long i = 0; i <= m.count && !wrong; ++i) {
         const int64_t offset = m.first_byte + i * m.layer_bytes;
         wrong = baton_layer(&s, i ? m.layers + i - 1 : nullptr, offset - m.layer_bytes, i < m.count ? m.layers + i : nullptr, offset);
     }
-    return wrong ? wrong : baton_rmsnorm(s.x, m.norm, s.rows, s.hidden, s.eps, s.normed);
+    return wrong ? wrong : baton_finish(&s, m.norm, m.norm_bias);
 }
 
 // Samples the next token of the first `active` sequences from the hidden state of each sequence's last row.
@@ -65,6 +65,8 @@ const char* sample(const BatonStep& s, const BatonModel& m, const BatonSampling&
         if (last != i) std::memmove(s.normed + i * s.hidden, s.normed + last * s.hidden, static_cast<size_t>(s.hidden) * sizeof(float));
     }
     if (const char* wrong = baton_product(s.normed, m.head, active, m.logits, nullptr, nullptr)) return wrong;
+    if (s.logits_cap != 0.0f)
+        if (const char* wrong = baton_cap(m.logits, active, m.vocab, s.logits_cap)) return wrong;
     banned.fill(sampling, position, active);
     return baton_sample(m.logits, active, m.vocab, sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p, sampling.seed, sampling.choice,
                         position.data(), banned.ids.data(), banned.starts.data(), static_cast<long>(banned.ids.size()), nullptr, 0, tokens,

@@ -7,27 +7,56 @@
 
 using namespace baton;
 
+namespace {
+// Normalises x; `rows` becomes the rows that the next product reads: x itself where the model has no norm.
+const char* normalise(const BatonStep* s, const float* weight, const float* bias, const float*& rows) {
+    rows = weight ? s->normed : s->x;
+    if (!weight) return nullptr;
+    if (s->norm == kLayerNorm) return baton_layernorm(s->x, weight, bias, s->rows, s->hidden, s->eps, s->normed);
+    return baton_rmsnorm(s->x, weight, s->rows, s->hidden, s->eps, s->normed);
+}
+
+// Attention of a layer, and what follows it up to the next layer's input. What is added to x is scaled or normalised before
+// in some models: then it takes the place of the rows that were read.
+const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, const void* after) {
+    const char* wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
+                                        s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, s->scale, s->attention_cap, s->attended);
+    const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
+    expect_product(l->mlp.gate_up, s->rows);
+    if (!wrong) wrong = baton_product(s->attended, l->o, s->rows, apart ? s->normed : s->x, l->o_bias, apart ? nullptr : s->x);
+    if (apart && !wrong) wrong = baton_add(s->x, s->normed, l->attended_norm, s->rows, s->hidden, s->eps, s->residual_scale);
+    const float* read = nullptr;
+    if (!wrong) wrong = normalise(s, l->ffn_norm, l->ffn_norm_bias, read);
+    if (!wrong) wrong = baton_feed_forward(read, &l->mlp, s->rows, s->gated, fed_apart ? s->normed : s->x, fed_apart ? nullptr : s->x, after);
+    if (fed_apart && !wrong) wrong = baton_add(s->x, s->normed, l->fed_norm, s->rows, s->hidden, s->eps, s->residual_scale);
+    return wrong;
+}
+
+const char* keys_and_values_of(const BatonStep* s, const BatonLayer* l, int64_t offset) {
+    const float* read = nullptr;
+    const char* wrong = normalise(s, l->input_norm, l->input_norm_bias, read);
+    expect_product(l->o, s->rows);
+    if (!wrong) wrong = baton_product(read, l->qkv, s->rows, s->qkv, l->qkv_bias, nullptr);
+    const long queries = s->heads * s->dim, keys = s->kv_heads * s->dim, all = queries + 2 * keys;
+    if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv, l->q_norm, s->rows, queries, all, s->eps);
+    if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv + queries, l->k_norm, s->rows, keys, all, s->eps);
+    if (!wrong)
+        wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, l->cos, l->sin, s->max_positions, s->slots,
+                                   s->page_of, s->offset_in_page, s->page_tokens, s->pool + offset, s->pool_bytes - offset, s->q,
+                                   s->wide_norms ? nullptr : l->q_norm, s->wide_norms ? nullptr : l->k_norm, s->eps);
+    return wrong;
+}
+}  // namespace
+
 extern "C" {
 const char* baton_layer(const BatonStep* s, const BatonLayer* rest, int64_t rest_offset, const BatonLayer* next, int64_t next_offset) {
-    const char* wrong = nullptr;
-    if (rest) {
-        wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, rest_offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
-                                s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, s->scale, s->attended);
-        expect_product(rest->gate_up, s->rows);
-        if (!wrong) wrong = baton_product(s->attended, rest->o, s->rows, s->x, rest->o_bias, s->x);
-        if (!wrong) wrong = baton_rmsnorm(s->x, rest->ffn_norm, s->rows, s->hidden, s->eps, s->normed);
-        if (!wrong) wrong = baton_feed_forward(s->normed, rest->gate_up, rest->down, s->rows, s->gated, s->x, next ? next->qkv : nullptr);
-    }
-    if (next && !wrong) {
-        wrong = baton_rmsnorm(s->x, next->input_norm, s->rows, s->hidden, s->eps, s->normed);
-        expect_product(next->o, s->rows);
-        if (!wrong) wrong = baton_product(s->normed, next->qkv, s->rows, s->qkv, next->qkv_bias, nullptr);
-        if (!wrong)
-            wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, s->cos, s->sin, s->max_positions, s->slots,
-                                       s->page_of, s->offset_in_page, s->page_tokens, s->pool + next_offset, s->pool_bytes - next_offset, s->q,
-                                       next->q_norm, next->k_norm, s->eps);
-    }
-    return wrong;
+    const char* wrong = rest ? rest_of(s, rest, rest_offset, next ? next->qkv : nullptr) : nullptr;
+    return next && !wrong ? keys_and_values_of(s, next, next_offset) : wrong;
+}
+
+const char* baton_finish(const BatonStep* s, const float* norm, const float* norm_bias) {
+    const float* rows = nullptr;
+    return normalise(s, norm, norm_bias, rows);
 }
 
 double baton_busy_seconds() { return pool_busy_seconds(); }

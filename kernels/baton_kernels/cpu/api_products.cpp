@@ -1,14 +1,12 @@
-// The C functions around packed weights: packing, gathering embedding rows, products. Plans a call (tiles, units,
-// scratch) from its shape; the plan decides speed, never bits.
+// The C functions of products on packed weights. Plans a call (tiles, units, scratch) from its shape; the plan decides
+// speed, never bits.
 #include <initializer_list>
-#include <cstring>
 #include <new>
 
 #include "api.h"
 #include "dispatch.h"
 #include "expect.h"
 #include "form.h"
-#include "pack.h"
 #include "pool.h"
 
 using namespace baton;
@@ -195,45 +193,6 @@ constexpr const char* kNoMemory = "out of memory for the scratch space of a prod
 
 extern "C" {
 
-const char* baton_describe(Form* form) { return describe(*form); }
-
-const char* baton_pack(const Form* form, int source, const void* weights, void* packed) {
-    const Turn turn;
-    std::memcpy(packed, form, sizeof(Form));
-    char* panels = static_cast<char*>(packed) + first_panel(*form);
-    parallel(round_up(form->n, kPanel) / kPanel, [&](long panel, int) {
-        pack_panel(static_cast<Path>(form->scheme), static_cast<Source>(source), weights, form->n, form->k, panel, panels);
-    });
-    return nullptr;
-}
-
-const char* baton_pack_integers(const Form* form, const int8_t* values, const void* scales, const void* offsets, const uint8_t* factors,
-                                const int32_t* order, void* packed) {
-    const Turn turn;
-    std::memset(packed, 0, kFormBytes);
-    std::memcpy(packed, form, sizeof(Form));
-    if (form->ordered) std::memcpy(static_cast<char*>(packed) + kFormBytes, order, static_cast<size_t>(form->k) * 4);
-    char* panels = static_cast<char*>(packed) + first_panel(*form);
-    parallel(round_up(form->n, kPanel) / kPanel, [&](long panel, int) { pack_integer_panel(*form, values, scales, offsets, factors, panel, panels); });
-    return nullptr;
-}
-
-const char* baton_embed(const void* packed, const int32_t* tokens, long rows, float* out) {
-    const Form& form = form_of(packed);
-    if (form.scheme == kStack) return "packed: a stack has no rows of an embedding";
-    for (long r = 0; r < rows; ++r)
-        if (tokens[r] < 0 || tokens[r] >= form.n) return "tokens: an id lies outside the vocabulary";
-    const Turn turn;
-    const char* panels = static_cast<const char*>(packed) + first_panel(form);
-    parallel(rows, [&](long r, int) {
-        if (is_dense(form))
-            unpack_column(static_cast<Path>(form.scheme), panels, form.k, tokens[r], out + r * form.k);
-        else
-            unpack_integer_column(form, static_cast<const char*>(packed), tokens[r], out + r * form.k);
-    });
-    return nullptr;
-}
-
 const char* baton_product(const float* x, const void* packed, long rows, float* out, const float* bias, const float* residual) try {
     if (rows == 0) return nullptr;
     const Turn turn;
@@ -246,19 +205,24 @@ const char* baton_product(const float* x, const void* packed, long rows, float* 
     return kNoMemory;
 }
 
-// SwiGLU and the product after it. If both are dense, the first writes its result in the packed form that the second reads.
-const char* baton_feed_forward(const float* x, const void* gate_up, const void* down, long rows, float* between, float* out, const void* after) try {
+// The MLP of a layer. If gate, up and the product behind them are dense and have no bias, the first writes its result in
+// the packed form that the second reads. `out` may be x.
+const char* baton_feed_forward(const float* x, const BatonMlp* mlp, long rows, float* between, float* out, const float* residual, const void* after) try {
+    const void *gate_up = mlp->gate_up, *down = mlp->down;
     const long ffn = form_of(down).k, n = form_of(down).n;
-    if (ffn % kPanel || rows == 0 || !is_dense(form_of(gate_up)) || !is_dense(form_of(down))) {
+    const bool plain = mlp->gated && !mlp->gate_up_bias;
+    if (!plain || ffn % kPanel || rows == 0 || !is_dense(form_of(gate_up)) || !is_dense(form_of(down))) {
         expect_product(down, rows);
-        const char* wrong = baton_gated(x, gate_up, rows, between);
+        const char* wrong = mlp->gated ? baton_gated(x, gate_up, rows, between, mlp->gate_up_bias, mlp->activation)
+                                       : baton_activated(x, gate_up, rows, between, mlp->gate_up_bias, mlp->activation);
         expect_product(after, rows);
-        return wrong ? wrong : baton_product(between, down, rows, out, nullptr, out);
+        return wrong ? wrong : baton_product(between, down, rows, out, mlp->down_bias, residual);
     }
     const Turn turn;
     ProductCall first{}, second{};
-    first.x = x, first.rows = rows, first.k = form_of(gate_up).k, first.gated = true;
-    second.out = out, second.residual = out, second.rows = rows, second.n = second.out_row = n, second.k = ffn;
+    first.x = x, first.rows = rows, first.k = form_of(gate_up).k, first.gated = true, first.activation = mlp->activation;
+    second.bias = mlp->down_bias, second.residual = residual, second.out = out;
+    second.rows = rows, second.n = second.out_row = n, second.k = ffn;
     take(second, down);
     const size_t packed = cut_rows(second);
     first.packed_out = second.packed_x = shared_scratch(packed + packed_rows_bytes(first, gate_up));  // the first product's x lies behind
@@ -271,26 +235,35 @@ const char* baton_feed_forward(const float* x, const void* gate_up, const void* 
     return kNoMemory;
 }
 
-const char* baton_gated(const float* x, const void* packed, long rows, float* out) try {
+const char* baton_gated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation) try {
     if (rows == 0) return nullptr;
     const long both_n = form_of(packed).n, n = both_n / 2;
     const Turn turn;
     ProductCall call{};
-    call.x = x, call.rows = rows, call.k = form_of(packed).k;
-    if (n % kPanel == 0 && form_of(packed).scheme != kStack) {
+    call.x = x, call.rows = rows, call.k = form_of(packed).k, call.activation = activation;
+    if (!bias && n % kPanel == 0 && form_of(packed).scheme != kStack) {
         call.out = out, call.out_row = n, call.gated = true;
         run_product(call, packed, 0);
         return nullptr;
     }
     const auto before = static_cast<size_t>(round_up(rows * both_n, 16)) * 4;
-    call.out_row = both_n;
+    call.out_row = both_n, call.bias = bias;
     call.out = reinterpret_cast<float*>(shared_scratch(before + packed_rows_bytes(call, packed)));
     run_product(call, packed, before);
     const float* both = call.out;
     const Body& body = body_for(kRows);
-    parallel(rows, [&](long r, int) { body.gate(both + r * both_n, out + r * n, 1, n); });
+    parallel(rows, [&](long r, int) { body.gate(both + r * both_n, out + r * n, 1, n, activation); });
     return nullptr;
 } catch (const std::bad_alloc&) {
     return kNoMemory;
+}
+
+const char* baton_activated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation) {
+    if (const char* wrong = baton_product(x, packed, rows, out, bias, nullptr)) return wrong;
+    const long n = form_of(packed).n;
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    parallel(rows, [&](long r, int) { body.activate(out + r * n, n, activation); });
+    return nullptr;
 }
 }

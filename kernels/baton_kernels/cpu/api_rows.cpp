@@ -44,6 +44,35 @@ const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k
     return nullptr;
 }
 
+// Normalises the first k of every `stride` numbers, in place.
+const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long k, long stride, float eps) {
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, k, [&](long r, int) { body.rmsnorm(x + r * stride, weight, k, eps, x + r * stride); });
+    return nullptr;
+}
+
+const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out) {
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, k, [&](long r, int) { body.layernorm(x + r * k, weight, bias, k, eps, out + r * k); });
+    return nullptr;
+}
+
+const char* baton_add(float* x, const float* y, const float* norm, long rows, long k, float eps, float factor) {
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, k, [&](long r, int) { body.add(x + r * k, y + r * k, norm, k, eps, factor); });
+    return nullptr;
+}
+
+const char* baton_cap(float* x, long rows, long k, float limit) {
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, k, [&](long r, int) { body.cap(x + r * k, k, limit); });
+    return nullptr;
+}
+
 const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
                                const int32_t* offset_in_page, long page_tokens, char* pool, int64_t pool_bytes, float* q_out,
@@ -65,9 +94,9 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, float scale, float* out) try {
+                            long page_tokens, float scale, float cap, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, scale, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
+                       heads, kv_heads, dim, scale, cap, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
     const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), call.kv, page_tokens, dim);
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;

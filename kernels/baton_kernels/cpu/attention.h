@@ -55,7 +55,7 @@ static void block_whole(const AttentionCall& call, Path path, const Bench& b, co
     const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
     const Ahead keys = next ? Ahead{next->k[0], next->k_row * 4, next->k[1] - next->k[0]} : Ahead{};
     score<Kind>(many, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
-    soften(b, path, from, many, kBlock, call.scale);
+    soften(call, b, path, from, many, kBlock);
     blend<Kind>(call, b, from, many, at, next, kBlock);
 }
 
@@ -73,7 +73,7 @@ static void block_rows(const AttentionCall& call, Path path, const Bench& b, con
         score<Kind>(from - first, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
     }
     for (long i = done; i < full; ++i) {
-        soften(b, path, i * group, group, seen + i + 1, call.scale);
+        soften(call, b, path, i * group, group, seen + i + 1);
         blend<Kind>(call, b, i * group, group, at, nullptr, seen + i + 1);
     }
 #ifndef __AVX512BF16__
@@ -82,7 +82,7 @@ static void block_rows(const AttentionCall& call, Path path, const Bench& b, con
         for (long i = from; i < end; i += kStrip) {
             const long many = least(kStrip, end - i);
             score<Chain>(many, b.queries + i * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + i * kBlock, {});
-            soften(b, path, i, many, kBlock, call.scale);
+            soften(call, b, path, i, many, kBlock);
             gather<Chain>(many, b.weights + i * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + i * call.dim, b.scales + i, nullptr);
         }
         return;

@@ -130,14 +130,15 @@ INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
 
 // One softmax step of rows whose scores are in place: new maxima, rescaling factors, probabilities packed for the path.
 // Where keys and values are codes, scores take the scales of the keys, and probabilities those of the values, after their sum.
-template <bool kWhole, bool kCoded>
+// Where scores have been capped, their scales are in them.
+template <bool kWhole, bool kCoded, bool kCapped>
 static void soften_rows(const Bench& b, Path path, long row, long rows, long valid, float scale) {
     const Lanes none = set(-kInfinity), factor = set(scale);
     const Mask low = first(valid), high = first(valid > 16 ? valid - 16 : 0);
     const auto scaled = [&](long r, long at) {
         Lanes s = load(b.scores + r * kBlock + at);
-        if constexpr (kCoded) s = s * load(b.key_scales + at);
-        s = s * factor;
+        if constexpr (kCoded && !kCapped) s = s * load(b.key_scales + at);
+        if constexpr (!kCapped) s = s * factor;
         return kWhole ? s : select(at ? high : low, s, none);
     };
     for (long r = row; r < row + rows; ++r) {
@@ -160,9 +161,27 @@ static void soften_rows(const Bench& b, Path path, long row, long rows, long val
     }
 }
 
-static void soften(const Bench& b, Path path, long row, long rows, long valid, float scale) {
-    if (b.coded) return valid < kBlock ? soften_rows<false, true>(b, path, row, rows, valid, scale) : soften_rows<true, true>(b, path, row, rows, valid, scale);
-    valid < kBlock ? soften_rows<false, false>(b, path, row, rows, valid, scale) : soften_rows<true, false>(b, path, row, rows, valid, scale);
+// Scales the rows' scores and caps them, in place.
+static void cap_scores(const Bench& b, long row, long rows, float scale, float cap) {
+    for (long r = row; r < row + rows; ++r)
+        for (long at = 0; at < kBlock; at += 16) {
+            Lanes s = load(b.scores + r * kBlock + at);
+            if (b.coded) s = s * load(b.key_scales + at);
+            store(b.scores + r * kBlock + at, capped(s * set(scale), set(cap)));
+        }
+}
+
+template <bool kCapped>
+static void soften_block(const Bench& b, Path path, long row, long rows, long valid, float scale) {
+    const bool whole = valid >= kBlock;
+    if (b.coded) return whole ? soften_rows<true, true, kCapped>(b, path, row, rows, valid, scale) : soften_rows<false, true, kCapped>(b, path, row, rows, valid, scale);
+    whole ? soften_rows<true, false, kCapped>(b, path, row, rows, valid, scale) : soften_rows<false, false, kCapped>(b, path, row, rows, valid, scale);
+}
+
+static void soften(const AttentionCall& call, const Bench& b, Path path, long row, long rows, long valid) {
+    if (call.cap == 0.0f) return soften_block<false>(b, path, row, rows, valid, call.scale);
+    cap_scores(b, row, rows, call.scale, call.cap);
+    soften_block<true>(b, path, row, rows, valid, call.scale);
 }
 
 // Probabilities times V for the first `valid` slots of a block. With an odd count of pairs' slots the last odd one is

@@ -94,14 +94,14 @@ static void block_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b,
         if (i == done) clear_values(call, b, valid);
         stage_values(call, b, at, staged, valid);
         staged = valid;
-        soften(b, kAmx, i * group, group, valid, call.scale);
+        soften(call, b, kAmx, i * group, group, valid);
         blend_tiles(tiles, call, b, b.values, i * group, group, true);
     }
     const long from = (full > done ? full : done) * group, many = rows * group - from;
     if (many <= 0) return;
     const bool whole = at.v[1] == at.v[0] + kBlock / 4 * call.dim * 4;
     if (!whole) stage_values(call, b, at, 0, kBlock);
-    soften(b, kAmx, from, many, kBlock, call.scale);
+    soften(call, b, kAmx, from, many, kBlock);
     blend_tiles(tiles, call, b, whole ? static_cast<const void*>(at.v[0]) : b.values, from, many, false);
 }
 }  // namespace baton::BODY

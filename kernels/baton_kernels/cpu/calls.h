@@ -14,6 +14,9 @@ constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
 enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
 
+enum Activation { kSilu = 0, kGeluTanh = 1 };  // layer.py has their names in this order
+enum Norm { kRmsNorm = 0, kLayerNorm = 1 };
+
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
@@ -30,6 +33,7 @@ struct ProductCall {
     float* out;
     long rows, n, k;    // n: columns of out (gated: of each half)
     bool gated;         // columns c and n + c of the weights make one output
+    int activation;     // gated: of the former
     long out_row;       // distance of two rows of out and residual
     char* packed_out;   // gated: the outputs go here, packed as x of the next product, instead of to out
     // planned by api_products.cpp
@@ -56,7 +60,7 @@ struct AttentionCall {
     long layer_offset, page_stride, page_tokens, max_pages;
     const int32_t *tables, *starts, *counts, *first_row;
     long heads, kv_heads, dim;
-    float scale;
+    float scale, cap;     // of scores; a cap of 0: none
     Kv kv;
     float* out;
     long tile_rows;       // rows of one unit
@@ -65,7 +69,7 @@ struct AttentionCall {
 };
 
 struct RotateCall {
-    const float *qkv, *cos, *sin, *q_norm, *k_norm;
+    const float *qkv, *cos, *sin, *q_norm, *k_norm;  // cos null: nothing is rotated
     const int32_t *slots, *offset_in_page;
     const int64_t* page_of;
     long rows, heads, kv_heads, dim, page_tokens;
@@ -101,9 +105,13 @@ struct Body {
     void (*product)(const ProductCall&, Path, long unit, float* scratch);
     void (*pack_bytes)(const ProductCall&, long tile);
     void (*product_integer)(const ProductCall&, long unit, float* scratch);
-    void (*gate)(const float* both, float* out, long rows, long n);
+    void (*gate)(const float* both, float* out, long rows, long n, int activation);
+    void (*activate)(float* x, long n, int activation);
     void (*attention)(const AttentionCall&, Path, long unit, float* scratch);
     void (*rmsnorm)(const float* x, const float* weight, long k, float eps, float* out);
+    void (*layernorm)(const float* x, const float* weight, const float* bias, long k, float eps, float* out);
+    void (*add)(float* x, const float* y, const float* norm, long k, float eps, float factor);
+    void (*cap)(float* x, long n, float limit);
     void (*rotate)(const RotateCall&, long row);
     void (*sample)(const SampleCall&, long row, float* scratch);  // 5 * round_up(vocab, 16) floats
     void (*log_exp)(const float* x, float* logs, float* exps, long n); // for tests

@@ -97,9 +97,11 @@ INLINE Ints load_table(const int8_t* p) {
     return {both, both};
 }
 INLINE Ints look_up(Ints table, Ints at) { return {_mm256_shuffle_epi8(table.a, at.a), _mm256_shuffle_epi8(table.b, at.b)}; }
+// The lowest byte of each lane. Packing saturates, so what lies above the byte goes first.
 INLINE void store_bytes(int8_t* p, Ints x) {
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x.a, x.b), 0xD8);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    const Ints low = x & ints(0xFFu);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(low.a, low.b), 0xD8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 INLINE Ints widen_bytes(const int8_t* p) {
     const __m128i x = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -68,6 +68,30 @@ INLINE Ints round_bits(Lanes x) {
 
 INLINE Lanes silu(Lanes x) { return x / (set(1.0f) + exp(set(0.0f) - x)); }
 
+// x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x^3), which is x / (1 + e^-2u).
+INLINE Lanes gelu_tanh(Lanes x) {
+    const Lanes inner = fma(x * x * x, set(0.044715f), x);
+    return x / (set(1.0f) + exp(inner * set(-1.59576912f)));
+}
+
+INLINE Lanes activated(Lanes x, int activation) { return activation == kGeluTanh ? gelu_tanh(x) : silu(x); }
+
+// Hyperbolic tangent: an odd polynomial near zero, else (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
+INLINE Lanes tanh(Lanes x) {
+    const Lanes size = magnitude(x), square = x * x;
+    Lanes p = set(-5.70498872745e-3f);
+    p = fma(p, square, set(2.06390887954e-2f));
+    p = fma(p, square, set(-5.37397155531e-2f));
+    p = fma(p, square, set(1.33314422036e-1f));
+    p = fma(p, square, set(-3.33332819422e-1f));
+    const Lanes near = fma(p * square, x, x), e = exp(size * set(-2.0f));
+    const Lanes far = (set(1.0f) - e) / (set(1.0f) + e);
+    return select(less(size, set(0.625f)), near, floats(bits(far) | (bits(x) & ints(0x80000000u))));
+}
+
+// Brings numbers smoothly into +-limit.
+INLINE Lanes capped(Lanes x, Lanes limit) { return tanh(x / limit) * limit; }
+
 // Sum of squares in one fixed order: lane i takes every element i mod 64, then the tree.
 INLINE float sum_squares(const float* x, long n) {
     Lanes a[4] = {set(0.0f), set(0.0f), set(0.0f), set(0.0f)};
@@ -75,6 +99,17 @@ INLINE float sum_squares(const float* x, long n) {
     for (; i + 64 <= n; i += 64)
         for (int j = 0; j < 4; ++j) { const Lanes v = load(x + i + 16 * j); a[j] = fma(v, v, a[j]); }
     for (int j = 0; i < n; i += 16, ++j) { const Lanes v = load_first(x + i, n - i, 0.0f); a[j] = fma(v, v, a[j]); }
+    return tree_sum((a[0] + a[1]) + (a[2] + a[3]));
+}
+
+// Sum of term(16 numbers) in the same order; beyond the end, numbers are `fill`, of which the term must be 0.
+template <class Term>
+INLINE float sum_of(const float* x, long n, float fill, Term term) {
+    Lanes a[4] = {set(0.0f), set(0.0f), set(0.0f), set(0.0f)};
+    for (long i = 0; i < n; i += 16) {
+        Lanes& sum = a[i / 16 % 4];
+        sum = sum + term(load_first(x + i, n - i, fill));
+    }
     return tree_sum((a[0] + a[1]) + (a[2] + a[3]));
 }
 }  // namespace baton::BODY

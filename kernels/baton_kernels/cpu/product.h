@@ -1,5 +1,5 @@
 // Matrix product on packed weights. A unit is some row tiles times some panels; it walks k in ascending stretches, keeps
-// every output's chain in scratch between them, and ends with bias, residual or the SwiGLU gate.
+// every output's chain in scratch between them, and ends with bias, residual or the gate of an MLP.
 // Chain order: for pairs, packed fp32 activations (and widened weights) lie odd element first, then even.
 #pragma once
 
@@ -206,7 +206,7 @@ static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Un
     const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;
     const auto value = [&](long r, long c) {
         const Lanes v = load(acc + r * kPanel + 16 * c);
-        return up ? silu(v) * load(up + r * kPanel + 16 * c) : v;
+        return up ? activated(v, call.activation) * load(up + r * kPanel + 16 * c) : v;
     };
 #ifndef BATON_TILES_ONLY
     if (call.packed_out && path != kAmx)
@@ -252,13 +252,17 @@ static void product(const ProductCall& call, Path path, long unit, float* scratc
 #endif
 
 #ifdef BATON_ALL
-// SwiGLU for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].
-static void gate(const float* both, float* out, long rows, long n) {
+// The gate for widths whose halves do not begin at a panel: both [rows][2n] -> out [rows][n].
+static void gate(const float* both, float* out, long rows, long n, int activation) {
     for (long r = 0; r < rows; ++r)
         for (long i = 0; i < n; i += 16) {
             const Lanes g = load_first(both + r * 2 * n + i, n - i, 0.0f), up = load_first(both + (r * 2 + 1) * n + i, n - i, 0.0f);
-            store_first(out + r * n + i, n - i, silu(g) * up);
+            store_first(out + r * n + i, n - i, activated(g, activation) * up);
         }
+}
+
+static void activate(float* x, long n, int activation) {
+    for (long i = 0; i < n; i += 16) store_first(x + i, n - i, activated(load_first(x + i, n - i, 0.0f), activation));
 }
 #endif
 }  // namespace baton::BODY

@@ -1,4 +1,4 @@
-// Work on one row of activations: RMSNorm, and rotary embedding with the write into the row's KV page.
+// Work on one row of activations: norms, sums with the residual, caps, and rotary embedding with the write into the row's KV page.
 // Rotary is the half-split convention; K and V go to the page as the path stores them, one token's column of the tile.
 #pragma once
 
@@ -9,6 +9,34 @@ static void rmsnorm(const float* x, const float* weight, long k, float eps, floa
     const Lanes inverse = set(1.0f) / sqrt(set(mean + eps));
     for (long i = 0; i < k; i += 16)
         store_first(out + i, k - i, load_first(x + i, k - i, 0.0f) * inverse * load_first(weight + i, k - i, 0.0f));
+}
+
+// (x - mean) / sqrt(variance + eps) * weight + bias.
+static void layernorm(const float* x, const float* weight, const float* bias, long k, float eps, float* out) {
+    const float mean = sum_of(x, k, 0.0f, [](Lanes v) { return v; }) / static_cast<float>(k);
+    const Lanes middle = set(mean);
+    const float variance = sum_of(x, k, mean, [&](Lanes v) { return (v - middle) * (v - middle); }) / static_cast<float>(k);
+    const Lanes inverse = set(1.0f) / sqrt(set(variance + eps));
+    for (long i = 0; i < k; i += 16) {
+        const Lanes v = (load_first(x + i, k - i, 0.0f) - middle) * inverse;
+        store_first(out + i, k - i, v * load_first(weight + i, k - i, 0.0f) + load_first(bias + i, k - i, 0.0f));
+    }
+}
+
+// x += factor * y, where y is normalised before if there is a norm.
+static void add(float* x, const float* y, const float* norm, long k, float eps, float factor) {
+    const float mean = norm ? sum_squares(y, k) / static_cast<float>(k) : 0.0f;
+    const Lanes inverse = set(1.0f) / sqrt(set(mean + eps)), times = set(factor);
+    for (long i = 0; i < k; i += 16) {
+        Lanes v = load_first(y + i, k - i, 0.0f);
+        if (norm) v = v * inverse * load_first(norm + i, k - i, 0.0f);
+        store_first(x + i, k - i, load_first(x + i, k - i, 0.0f) + v * times);
+    }
+}
+
+static void cap(float* x, long n, float limit) {
+    const Lanes most = set(limit);
+    for (long i = 0; i < n; i += 16) store_first(x + i, n - i, capped(load_first(x + i, n - i, 0.0f), most));
 }
 
 INLINE void turn(const float* x, const float* cosine, const float* sine, long half, float* out) {
@@ -51,7 +79,8 @@ static void write_page(const RotateCall& call, long row, long head, bool value, 
 static void rotate(const RotateCall& call, long row) {
     const long dim = call.dim, half = dim / 2;
     const float* x = call.qkv + row * (call.heads + 2 * call.kv_heads) * dim;
-    const float *cosine = call.cos + call.slots[row] * half, *sine = call.sin + call.slots[row] * half;
+    const long at = call.cos ? call.slots[row] * half : 0;
+    const float *cosine = call.cos + at, *sine = call.sin + at;
     alignas(64) float normed[kMaxDim], turned[kMaxDim];
     for (long h = 0; h < call.heads + call.kv_heads; ++h) {
         const bool query = h < call.heads;
@@ -61,7 +90,11 @@ static void rotate(const RotateCall& call, long row) {
             rmsnorm(from, weight, dim, call.eps, normed);
             from = normed;
         }
-        turn(from, cosine, sine, half, query ? call.q_out + (row * call.heads + h) * dim : turned);
+        float* to = query ? call.q_out + (row * call.heads + h) * dim : turned;
+        if (call.cos)
+            turn(from, cosine, sine, half, to);
+        else
+            for (long d = 0; d < dim; d += 16) store(to + d, load(from + d));
         if (!query) write_page(call, row, h - call.heads, false, turned);
     }
     for (long h = 0; h < call.kv_heads; ++h) write_page(call, row, h, true, x + (call.heads + call.kv_heads + h) * dim);

@@ -75,7 +75,14 @@ class PoisonedPages:
         self.pool = np.full(self.stride * self.pages, 0xFF, np.uint8)  # NaN as fp32, as bf16 and as a scale
 
     def write(
-        self, qkv: Array, heads: int, tables: Array, sequence: Array, slots: Array, cos: Array, sin: Array
+        self,
+        qkv: Array,
+        heads: int,
+        tables: Array,
+        sequence: Array,
+        slots: Array,
+        cos: Array | None,
+        sin: Array | None,
     ) -> Array:
         """Writes rows of (sequence, slot) to layer 1; returns q."""
         page_of = tables[sequence, slots // self.page_tokens].astype(np.int64) * self.stride + self.layer

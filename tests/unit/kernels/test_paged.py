@@ -49,7 +49,7 @@ class Case:
                 self.pages.write(qkv, heads, self.tables, where, np.arange(n, dtype=np.int32), self.cos, self.sin)
             )
 
-    def attend(self, starts=None, counts=None):
+    def attend(self, starts=None, counts=None, cap=0.0):
         starts, counts = (self.starts, self.counts) if starts is None else (starts, counts)
         q = np.concatenate([q[a : a + c] for q, a, c in zip(self.q, starts, counts, strict=True)])
         first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
@@ -71,6 +71,7 @@ class Case:
             self.dim**-0.5,
             out,
             self.pages.kv,
+            cap,
         )
         return out
 
@@ -206,7 +207,7 @@ def test_codes_and_scales_agree_with_the_reference_on_every_body(kv, kv_heads, d
         q = np.empty((rows, kv_heads, dim), np.float32)
         shape = (kv_heads, kv_heads, dim)
         bk.rotate_write("pairs", qkv, *shape, one, none, slots, page_of, offsets, page_tokens, pool, q, kv=kv)
-        return pool
+        return pool.copy()
 
     bits.same(compute)
     found = [reference.read_codes(kv, each, kv_heads, page_tokens, dim) for each in pool.reshape(3, layer)]

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from engine.builtin import tiny
+from engine.families.rope import Rope
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import WHOLE_FILE, ModelError
-from engine.model.config import Rope, read_config
+from engine.model.config import read_config
 from engine.model.weights import open_weights
 
 
@@ -67,14 +68,16 @@ BROKEN: list[tuple[Callable[[Path], Any], str, str]] = [
         "sliding_window",
     ),
     (config(layer_types=["full_attention", "sliding_attention"]), "config.json", "layer_types"),
-    (config(mlp_bias=True), "config.json", "mlp_bias"),
+    (config(mlp_bias=True), TENSORS, "model.layers.0.mlp.gate_proj.bias"),
+    (config(architectures=["MistralForCausalLM"], model_type="mistral", mlp_bias=True), "config.json", "mlp_bias"),
     (config(hidden_size="64"), "config.json", "hidden_size"),
     (config(num_hidden_layers=None), "config.json", "num_hidden_layers"),
     (config(num_key_value_heads=3), "config.json", "num_key_value_heads"),
     (config(head_dim=24), "config.json", "head_dim"),
     (config(rms_norm_eps=-1.0), "config.json", "rms_norm_eps"),
     (config(tie_word_embeddings="yes"), "config.json", "tie_word_embeddings"),
-    (config(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "config.json", "rope_scaling.rope_type"),
+    (config(rope_scaling={"rope_type": "proportional"}), "config.json", "rope_scaling.rope_type"),
+    (config(rope_scaling={"rope_type": "longrope", "short_factor": [1.0]}), "config.json", "short_factor"),
     (config(rope_scaling={"rope_type": "linear"}), "config.json", "factor"),
     (config(rope_parameters={"full_attention": {"rope_theta": 1e4}}), "config.json", "rope_parameters"),
     (config(num_hidden_layers=1), TENSORS, "model.layers.1."),

@@ -10,8 +10,8 @@ import pytest
 
 import baton_kernels
 from engine.builtin import tiny
+from engine.families.rope import Rope
 from engine.formats.errors import ModelError
-from engine.model.config import Rope
 from engine.model.rope import inverse_frequencies, rotary_tables
 from engine.model.weights import open_weights
 

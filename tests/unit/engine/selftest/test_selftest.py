@@ -13,7 +13,8 @@ import pytest
 import baton_kernels
 from baton_kernels import library, machine
 from engine.builtin import tiny
-from engine.model.config import ModelConfig, Rope
+from engine.families.rope import Rope
+from engine.model.config import ModelConfig
 from engine.model.weights import Weights, open_weights
 from engine.selftest import inputs as selftest_inputs
 from engine.selftest import run as selftest
@@ -116,8 +117,8 @@ def test_a_wrong_page_write_shows_with_every_page_size(
 def test_a_function_replaced_in_python_shows(weights: Weights, honest: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = baton_kernels.gated
 
-    def wrong(x: Any, packed: Any, out: Any) -> None:
-        right(x, packed, out)
+    def wrong(x: Any, packed: Any, out: Any, *more: Any, **how: Any) -> None:
+        right(x, packed, out, *more, **how)
         out *= np.float32(1.01)
 
     monkeypatch.setattr(baton_kernels, "gated", wrong)

@@ -1,0 +1,105 @@
+"""What a family of models may differ in from Llama. `engine/families/table.py` has a row of this for each family.
+
+A row names fields of config.json and tensors of the checkpoint, with the meaning and the defaults that transformers
+gives them. What a row does not name, the family does not have: `engine/model/config.py` refuses it by field."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+Setting = str | bool  # a field of config.json that decides, or the same for all models of the family
+
+
+@dataclass(frozen=True, slots=True)
+class Norms:
+    """The norms of a layer by place, each under its tensor's name; an empty name: the family has none there."""
+
+    before_attention: str = "input_layernorm"
+    behind_attention: str = ""  # before the residual is added
+    before_mlp: str = "post_attention_layernorm"
+    behind_mlp: str = ""
+    kind: str = "rms"  # rms | layer: takes the mean away and adds a bias
+    eps: str = "rms_norm_eps"
+    default_eps: float = 1e-6
+    added: float = 0.0  # to every weight of a norm: the checkpoint holds what a weight differs from this number
+    queries: str = ""  # norms of queries and keys: "" | head | width (over all heads together)
+
+    def __post_init__(self) -> None:
+        if self.kind == "layer" and (self.behind_attention or self.behind_mlp or self.queries):
+            raise ValueError("a layer norm stands before attention and MLP only")
+
+
+@dataclass(frozen=True, slots=True)
+class LinearBiases:
+    qkv: Setting = False
+    output: Setting = False
+    mlp: Setting = False
+    default: bool = False  # where config.json leaves the field out
+
+
+@dataclass(frozen=True, slots=True)
+class Tensors:
+    """The names of a layer's matrices, in the order in which they are stacked. One name: the checkpoint has stacked
+    them."""
+
+    qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+    gated: bool = True  # else the first product of the MLP has no gate
+
+
+class Windows(Enum):
+    """Which layers see only the last `sliding_window` tokens."""
+
+    ALL = 1  # every layer, where the field stands
+    SWITCHED = 2  # where `use_sliding_window` is on, as in Qwen
+    TYPED = 3  # those that `layer_types` calls sliding_attention
+
+
+@dataclass(frozen=True, slots=True)
+class Ropes:
+    theta: float = 10000.0  # where config.json leaves rope_theta out
+    partial: float | None = None  # default of partial_rotary_factor; None: the family rotates whole heads
+    interleaved: bool = False  # elements 2i and 2i + 1 are a pair, not i and i + half
+    local_theta: float = 0.0  # sliding layers have a rope of their own, with this base by default; 0: they do not
+    local_field: str = ""  # field of that base in old folders
+    original_context: int = 0  # where config.json leaves original_max_position_embeddings out; 0: the context
+    names: tuple[tuple[str, str], ...] = ()  # other names of kinds, which this family gives them
+    without: str = ""  # field with a number per layer: 0 where the layer has no rope
+    without_interval: str = ""  # field: each so-many-th layer has none, where the former field is left out
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """ConfigFields that multiply or bound numbers on their way; an empty name: the family has none."""
+
+    embedding: str = ""
+    embedding_is_root: bool = False  # embeddings are multiplied by the root of their width
+    attention: str = ""  # what scores are multiplied by
+    attention_root: str = ""  # what scores are divided by the root of
+    attention_cap: str = ""
+    residual: str = ""  # what attention and MLP add to the residual is multiplied by
+    logits: str = ""  # what logits are divided by
+    logits_cap: str = ""
+    defaults: tuple[tuple[str, float | None], ...] = ()  # of these fields; None: no cap
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    model_type: str
+    architecture: str
+    norms: Norms = Norms()
+    biases: LinearBiases = LinearBiases()
+    tensors: Tensors = Tensors()
+    ropes: Ropes = Ropes()
+    scalars: Scalars = Scalars()
+    windows: Windows = Windows.ALL
+    default_window: int | None = None  # where config.json leaves sliding_window out
+    window_period: int = 0  # TYPED: each so-many-th layer sees everything, where `layer_types` is left out
+    period_field: str = ""  # field of that number
+    kv_heads: int = 0  # where config.json leaves num_key_value_heads out; 0: as many as heads
+    head_dim: int = 0  # where it leaves head_dim out; 0: hidden_size / num_attention_heads
+    activation: str = "hidden_act"
+    default_activation: str = "silu"
+    old_activations: tuple[tuple[str, str], ...] = ()  # names by which old folders mean another function
+    tied: bool = False  # where it leaves tie_word_embeddings out
+    refused: tuple[str, ...] = ()  # fields that must be off, since they change the computation

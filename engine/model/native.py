@@ -1,0 +1,63 @@
+"""A model's weights and a step's scratch memory as the native call of a layer takes them: addresses and numbers.
+
+The arrays live as long as the model or the step that names them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+import baton_kernels as kernels
+from engine.model.config import ModelConfig
+from engine.model.page_memory import PageMemory
+from engine.model.weights import Floats, LayerWeights, Weights
+
+
+def native_layer(layer: LayerWeights, config: ModelConfig) -> kernels.layer.Layer:
+    """The addresses of a layer's weights."""
+    addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__}
+    mlp = kernels.layer.MlpWeights(
+        activation=kernels.activation_index(config.activation),
+        gated=config.row.tensors.gated,
+        **{name: addresses.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")},
+    )
+    return kernels.layer.Layer(mlp=mlp, **addresses)
+
+
+def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Floats]) -> kernels.layer.LayerStep:
+    """The numbers and scratch memory that all layers of a step share, without the step's own rows."""
+    config = weights.config
+    return kernels.layer.LayerStep(
+        path=kernels.PATHS.index(weights.path),
+        kv=kernels.kv_index(weights.kv),
+        norm=kernels.layer.NORMS.index(config.norm),
+        wide_norms=config.qk_norm_width,
+        eps=config.eps,
+        scale=config.scale,
+        attention_cap=config.attention_cap,
+        embedding_scale=config.embedding_scale,
+        residual_scale=config.residual_scale,
+        logits_cap=config.logits_cap,
+        hidden=config.hidden,
+        ffn=config.ffn,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        dim=config.head_dim,
+        page_tokens=pages.page_tokens,
+        max_positions=len(weights.cos),
+        pool_bytes=pages.pool.size,
+        page_stride=pages.page_bytes,
+        pool=address(pages.pool),
+        **{name: address(array) for name, array in scratch.items()},
+    )
+
+
+def optional_address(array: NDArray[Any] | None) -> int | None:
+    return None if array is None else address(array)
+
+
+def address(array: NDArray[Any]) -> int:
+    if not array.flags.c_contiguous:
+        raise ValueError("a kernel's array must be C-contiguous")
+    at: int = array.__array_interface__["data"][0]
+    return at

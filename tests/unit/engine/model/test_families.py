@@ -1,0 +1,212 @@
+"""Every family against transformers, in fp32, on tiny random folders: fields that change the computation change it as
+they do there, and what is not computed is refused by field."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.families.table import FAMILIES
+from engine.formats.errors import ModelError
+from engine.model.config import read_config
+from engine.model.weights import open_weights
+from engine.selftest.run import check_draft_kernels, self_test
+from engine.step.plan import Drafting, Plan
+from tests.families.folders import CONTEXT, OWN, rewritten, saved
+from tests.unit.engine.test_transformers import logits_of, oracle
+
+Fields = dict[str, Any]
+Words = Callable[..., list[int]]
+NEAR = 1e-4
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
+
+
+def longrope(pairs: int, original: int = 64, **more: Any) -> Fields:
+    factors = {"short_factor": [1.0 + i / 9 for i in range(pairs)], "long_factor": [2.0 + i for i in range(pairs)]}
+    return {"rope_type": "longrope", "original_max_position_embeddings": original, "rope_theta": 1e4} | factors | more
+
+
+def rope(**parameters: Any) -> Fields:
+    return {"rope_parameters": {"rope_theta": 1e4} | parameters}
+
+
+# Fields, and others with which the same weights must give other logits; None: the fields change the tensors themselves.
+CASES: list[tuple[str, Fields, Fields | None]] = [
+    *((family, {}, None) for family in OWN),
+    ("llama", {"mlp_bias": True, "attention_bias": True}, None),
+    ("llama", {"head_dim": 48, "intermediate_size": 100}, None),
+    ("llama", rope(rope_type="linear", factor=2.0), rope(rope_type="linear", factor=2.5)),
+    ("llama", rope(**LLAMA3, original_max_position_embeddings=64), rope(rope_type="default")),
+    ("llama", {"rope_parameters": YARN}, rope(rope_type="default")),
+    ("llama", {"rope_parameters": YARN | {"attention_factor": 1.2}}, {"rope_parameters": YARN}),
+    ("llama", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.3}}, {"rope_parameters": YARN}),
+    ("llama", {"rope_parameters": YARN | {"beta_fast": 4.0, "beta_slow": 0.1}}, {"rope_parameters": YARN}),
+    ("llama", {"rope_parameters": YARN | {"truncate": False}}, {"rope_parameters": YARN}),
+    ("llama", {"rope_parameters": longrope(8)}, {"rope_parameters": longrope(8, CONTEXT)}),
+    ("llama", {"rope_parameters": longrope(8, CONTEXT, factor=2.0)}, {"rope_parameters": longrope(8, CONTEXT)}),
+    ("llama", {"rope_parameters": longrope(8, attention_factor=1.3)}, {"rope_parameters": longrope(8)}),
+    ("mistral", {"rope_parameters": YARN}, rope(rope_type="default")),
+    ("qwen2", {"rope_parameters": YARN}, rope(rope_type="default")),
+    ("qwen3", {"rope_parameters": YARN}, rope(rope_type="default")),
+    ("phi3", {"rope_parameters": longrope(8)}, rope(rope_type="default")),
+    ("phi3", {"rope_parameters": longrope(4, partial_rotary_factor=0.5)}, rope(partial_rotary_factor=0.5)),
+    ("phi3", rope(partial_rotary_factor=0.75), rope(partial_rotary_factor=0.25)),
+    *(("granite", {field: 0.5}, {field: 0.75}) for field in OWN["granite"]),
+    ("granite", {"mlp_bias": True, "attention_bias": True, "tie_word_embeddings": True}, None),
+    ("smollm3", {"no_rope_layers": [0, 1, 1, 0]}, {"no_rope_layers": [1, 1, 1, 0]}),
+    ("smollm3", {"no_rope_layer_interval": 2}, {"no_rope_layers": [1, 1, 1, 1]}),
+    ("smollm3", {"mlp_bias": True, "attention_bias": True, "tie_word_embeddings": True}, None),
+    ("olmo2", {"attention_bias": True, "num_key_value_heads": 4}, None),
+    ("olmo2", {"rms_norm_eps": 0.1}, {"rms_norm_eps": 0.2}),
+    (
+        "olmo3",
+        {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_theta": 3e4}}},
+        {"rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_theta": 4e4}}},
+    ),
+    ("olmo3", {"layer_types": ["full_attention"] * 4, "sliding_window": 16}, None),
+    ("glm4", rope(partial_rotary_factor=1.0), rope(partial_rotary_factor=0.25)),
+    ("glm4", {"attention_bias": False, "intermediate_size": 100}, None),
+    ("glm4", rope(rope_type="linear", factor=2.0, partial_rotary_factor=0.5), rope(partial_rotary_factor=0.5)),
+    ("gemma", {"hidden_act": "gelu", "tie_word_embeddings": True}, {"hidden_act": "silu"}),
+    ("gemma2", {"attn_logit_softcapping": 2.0}, {"attn_logit_softcapping": 2.5}),
+    ("gemma2", {"attn_logit_softcapping": None}, {"attn_logit_softcapping": 50.0}),
+    ("gemma2", {"final_logit_softcapping": 2.0}, {"final_logit_softcapping": 2.5}),
+    ("gemma2", {"final_logit_softcapping": None}, {"final_logit_softcapping": 30.0}),
+    ("gemma2", {"query_pre_attn_scalar": 100}, {"query_pre_attn_scalar": 90}),
+    ("gemma2", {"hidden_activation": "silu"}, {"hidden_activation": "gelu_pytorch_tanh"}),
+    ("gemma2", {"attention_bias": True, "tie_word_embeddings": True}, None),
+    ("gemma3_text", {"final_logit_softcapping": 3.0}, {"final_logit_softcapping": None}),
+    ("gemma3_text", {"sliding_window_pattern": 3, "layer_types": None}, None),
+    (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0}, "sliding_attention": {}}},
+        {"rope_parameters": {"full_attention": {}, "sliding_attention": {}}},
+    ),
+    ("gemma3_text", {"attention_bias": True, "tie_word_embeddings": True}, None),
+    ("stablelm", {"use_qkv_bias": True}, None),
+    ("stablelm", rope(partial_rotary_factor=0.5), rope(partial_rotary_factor=0.75)),
+    ("stablelm", {"layer_norm_eps": 0.1}, {"layer_norm_eps": 0.2}),
+    ("starcoder2", {"use_bias": False, "tie_word_embeddings": True}, None),
+    ("starcoder2", {"hidden_act": "silu", "intermediate_size": 100}, {"hidden_act": "gelu_pytorch_tanh"}),
+    ("starcoder2", {"norm_epsilon": 0.1}, {"norm_epsilon": 0.2}),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "others"), CASES)
+def test_logits_and_greedy_tokens_are_those_of_transformers(
+    family: str, fields: Fields, others: Fields | None, tmp_path: Path, engine: Any, words: Words
+) -> None:
+    folder = saved(tmp_path / "model", family, fields)
+    ours, theirs, prompt = engine(folder, product_path="fp32"), oracle(folder), words(90)
+    logits = ours.logits(prompt)
+    assert np.abs(logits - logits_of(theirs, prompt)).max() <= NEAR
+    assert ours.logits(prompt, chunk=7).tobytes() == logits.tobytes()
+    tokens = [one.token for one in ours.generate(prompt, 24)]
+    expected = logits_of(theirs, prompt + tokens)[len(prompt) - 1 : -1]
+    second, best = np.sort(expected, axis=1)[:, -2:].T
+    assert (np.array(tokens) == expected.argmax(1))[best - second > 2 * NEAR].all()
+    if others is not None:
+        changed = engine(rewritten(folder, others), product_path="fp32")
+        assert np.abs(changed.logits(prompt) - logits).max() > 10 * NEAR, "the field changes nothing"
+        assert changed.weights.model_hash != ours.weights.model_hash, "the class does not tell the two apart"
+
+
+OLD: dict[str, tuple[str, Fields]] = {
+    "gemma 3": ("gemma3_text", {"rope_theta": 2e6, "rope_local_base_freq": 2e4}),
+    "gemma 3, stretched": ("gemma3_text", {"rope_theta": 2e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "olmo 3": ("olmo3", {"rope_theta": 2e5, "rope_scaling": YARN}),
+    "phi 3": ("phi3", {"rope_theta": 2e4, "rope_scaling": longrope(8) | {"type": "su", "rope_type": "su"}}),
+    "phi 4": ("phi3", {"rope_scaling": longrope(6), "partial_rotary_factor": 0.75}),
+    "glm 4": ("glm4", {"rope_theta": 2e4, "partial_rotary_factor": 0.25}),
+    "stablelm": ("stablelm", {"rope_theta": 2e4, "partial_rotary_factor": 0.5}),
+    "smollm 3": ("smollm3", {"rope_theta": 5e6, "rope_scaling": None}),
+    "granite": ("granite", {"rope_theta": 2e4, "rope_scaling": YARN}),
+}
+
+
+@pytest.mark.parametrize("shape", OLD)
+def test_fields_of_old_folders_mean_what_transformers_means(
+    shape: str, tmp_path: Path, engine: Any, words: Words
+) -> None:
+    family, fields = OLD[shape]
+    folder = rewritten(saved(tmp_path / "model", family, {}), fields, "rope_parameters", "rope_theta", "layer_types")
+    prompt = words(90)
+    logits = engine(folder, product_path="fp32").logits(prompt)
+    assert np.abs(logits - logits_of(oracle(folder), prompt)).max() <= NEAR
+
+
+REFUSED: list[tuple[str, Fields, str, str]] = [
+    ("llama", {"hidden_act": "relu2"}, "hidden_act", "is not one of silu"),
+    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor", "is not 1"),
+    ("mistral", {"mlp_bias": True}, "mlp_bias", "is on"),
+    ("phi3", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+    ("phi3", rope(rope_type="longrope", short_factor=[1.0] * 3), "short_factor", "not a list of 8 numbers"),
+    ("smollm3", {"use_sliding_window": True}, "use_sliding_window", "is on"),
+    ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers", "for 4 layers"),
+    ("olmo3", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+    ("olmo3", rope(rope_type="default"), "rope_parameters", "for each kind of layer"),
+    ("glm4", rope(partial_rotary_factor=0.1), "rope_parameters.partial_rotary_factor", "rotates 3 of 32"),
+    ("glm4", rope(rope_type="proportional"), "rope_parameters.rope_type", "is not one of default"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention", "is on"),
+    ("gemma2", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+    ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "layer_types", "full_attention and sliding_attention"),
+    ("gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping", "not a positive number"),
+    ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping", "is on"),
+    ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual", "is on"),
+    ("stablelm", {"qk_layernorm": True}, "qk_layernorm", "is on"),
+    ("starcoder2", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "field", "problem"), REFUSED)
+def test_what_is_not_computed_is_refused_by_field(
+    family: str, fields: Fields, field: str, problem: str, tmp_path: Path
+) -> None:
+    folder = rewritten(saved(tmp_path / "model", family, {}), fields)
+    with pytest.raises(ModelError, match=problem) as refused:
+        read_config(folder)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("family", ["phi3", "olmo3", "gemma2", "gemma3_text", "starcoder2"])
+def test_a_window_that_hides_nothing_within_the_served_context_is_accepted(
+    family: str, tmp_path: Path, engine: Any, words: Words
+) -> None:
+    folder = saved(tmp_path / "model", family, {"sliding_window": 64})
+    weights = open_weights(folder, tmp_path / "cache", product_path="fp32", context_tokens=64)
+    assert weights.config.context == 64
+    with pytest.raises(ModelError, match="context_tokens to at most 64"):
+        open_weights(folder, tmp_path / "cache", product_path="fp32", context_tokens=65)
+
+
+def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_the_class(
+    tmp_path: Path, words: Words
+) -> None:
+    folder = saved(tmp_path / "model", "phi3", {"rope_parameters": longrope(8)})
+    short, long = (open_weights(folder, tmp_path / "cache", context_tokens=count) for count in (64, 65))
+    assert short.config.rope.factors[1] < 2 <= long.config.rope.factors[1]
+    assert short.model_hash != long.model_hash and (short.cos[:64] != long.cos[:64]).any()
+
+
+@pytest.mark.parametrize("family", [name for name in OWN if name not in ("llama", "mistral", "qwen2", "qwen3")])
+def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
+    family: str, tmp_path: Path, engine: Any, words: Words
+) -> None:
+    folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2}, dtype=torch.bfloat16)
+    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2") else ("pairs",):
+        self_test(engine(folder, product_path=path).weights, 32)
+    check_draft_kernels(engine(folder).weights, 32)
+    ours, prompt = engine(folder, draft=folder), words(60)
+    piece = ours.piece(prompt, sampled=1, drafting=Drafting(0, (), 6))
+    result = ours.runner.compute(Plan(0, (piece,)))
+    expected = [one.token for one in engine(folder).generate(prompt, 7)]
+    assert result.sampled[0][0].token == expected[0] and list(result.proposed[0]) == expected[1:]
+
+
+def test_the_table_has_each_family_once() -> None:
+    assert set(FAMILIES) == set(OWN)
+    assert len({family.architecture for family in FAMILIES.values()}) == len(FAMILIES)
