@@ -1,6 +1,7 @@
 """Every family against transformers, in fp32, on tiny random folders: fields that change the computation change it as
 they do there, and what is not computed is refused by field."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from baton_kernels import KernelError, library, machine
 from engine.families.table import FAMILIES
 from engine.formats.errors import ModelError
 from engine.model.config import read_config
@@ -210,3 +212,31 @@ def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
 def test_the_table_has_each_family_once() -> None:
     assert set(FAMILIES) == set(OWN)
     assert len({family.architecture for family in FAMILIES.values()}) == len(FAMILIES)
+
+
+WRONG = {
+    "layernorm": ("starcoder2", -1),  # family that computes it, and which argument is its output
+    "activated": ("starcoder2", 3),
+    "add": ("gemma2", 0),
+    "cap": ("gemma2", 0),
+    "rmsnorm_within": ("olmo2", 0),
+}
+
+
+@pytest.mark.parametrize("kernel", WRONG)
+def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
+    kernel: str, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, out = WRONG[kernel]
+    weights = engine(saved(tmp_path / "model", family, {"num_hidden_layers": 2}), product_path="fp32").weights
+    right = getattr(library.load(), kernel)
+
+    def wrong(*given: Any) -> Any:
+        refused = right(*given)
+        if machine.forced() != "plain":
+            ctypes.c_uint32.from_address(given[out]).value ^= 1
+        return refused
+
+    monkeypatch.setattr(library.load(), kernel, wrong)
+    with pytest.raises(KernelError, match="self-test"):
+        self_test(weights, 32)
