@@ -1,6 +1,7 @@
 """Every family against transformers, in fp32, on tiny random folders: fields that change the computation change it as
 they do there, and what is not computed is refused by field."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from baton_kernels import KernelError, library, machine
+from engine.cuda.weights import why_not_on_gpu
 from engine.families.table import FAMILIES
 from engine.formats.errors import ModelError
 from engine.model.config import read_config
 from engine.model.weights import open_weights
+from engine.quantization.cached import in_four_bits
 from engine.selftest.run import check_draft_kernels, self_test
 from engine.step.plan import Drafting, Plan
 from tests.families.folders import CONTEXT, OWN, rewritten, saved
@@ -210,3 +214,40 @@ def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
 def test_the_table_has_each_family_once() -> None:
     assert set(FAMILIES) == set(OWN)
     assert len({family.architecture for family in FAMILIES.values()}) == len(FAMILIES)
+
+
+WRONG = {
+    "layernorm": ("starcoder2", -1),  # family that computes it, and which argument is its output
+    "activated": ("starcoder2", 3),
+    "add": ("gemma2", 0),
+    "cap": ("gemma2", 0),
+    "rmsnorm_within": ("olmo2", 0),
+}
+
+
+@pytest.mark.parametrize("kernel", WRONG)
+def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
+    kernel: str, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, out = WRONG[kernel]
+    weights = engine(saved(tmp_path / "model", family, {"num_hidden_layers": 2}), product_path="fp32").weights
+    right = getattr(library.load(), kernel)
+
+    def wrong(*given: Any) -> Any:
+        refused = right(*given)
+        if machine.forced() != "plain":
+            ctypes.c_uint32.from_address(given[out]).value ^= 1
+        return refused
+
+    monkeypatch.setattr(library.load(), kernel, wrong)
+    with pytest.raises(KernelError, match="self-test"):
+        self_test(weights, 32)
+
+
+def test_the_gpu_and_rounding_with_a_text_refuse_by_name_what_they_do_not_compute(tmp_path: Path) -> None:
+    for family, fields, name in (("gemma2", {}, "the family gemma2"), ("llama", {"mlp_bias": True}, "mlp_bias")):
+        folder = saved(tmp_path / family, family, fields, dtype=torch.bfloat16)
+        assert why_not_on_gpu(folder) == f"the GPU kernels do not compute {name}"
+        with pytest.raises(ModelError, match=f"this model has {name}.*Set quantize to 'int8'"):
+            in_four_bits(folder, tmp_path / "cache")
+    assert why_not_on_gpu(saved(tmp_path / "plain", "llama", {}, dtype=torch.bfloat16)) == ""

@@ -128,7 +128,7 @@ def sentence_pieces(folder: Path) -> None:
     change(folder, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
 
 
-@pytest.mark.parametrize("model_type", ["llama", "mistral", None])
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "phi3", "granite", None])
 @pytest.mark.parametrize("kind", ["LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast", None])
 @pytest.mark.parametrize("more", [{}, {"legacy": True}, {"legacy": False}, {"add_prefix_space": False}])
 def test_pieces_of_sentences_are_those_of_transformers(
@@ -141,6 +141,23 @@ def test_pieces_of_sentences_are_those_of_transformers(
         write(folder, "config.json", {"max_position_embeddings": 512, "vocab_size": 300})
     theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), load_assets(folder, "tiny").tokenizer
     for text in ("hi", "<s>hi a</s>hi", " hi", "a</s> hi", "hi  hi", "é hi", "</s>", "", "<s>[INST] hi [/INST]"):
+        for special in (True, False):
+            ids = theirs.encode(text, add_special_tokens=special)
+            assert list(ours.encode(text, special=special)) == ids, text
+        assert ours.decode(ids, skip_special=True) == theirs.decode(ids, skip_special_tokens=True), text
+
+
+@pytest.mark.parametrize("model_type", ["gemma", "gemma2", "gemma3_text"])
+def test_pieces_of_sentences_of_gemma_are_those_of_transformers(model_type: str, folder: Path) -> None:
+    vocab = {token: index for index, token in enumerate(("<pad>", "<eos>", "<bos>", "<unk>"))}
+    vocab |= {f"<0x{byte:02X}>": 4 + byte for byte in range(256)}
+    for token in (*"▁abcdefghijklmnopqrstuvwxyz", "▁h", "▁hi"):
+        vocab[token] = len(vocab)
+    content = {"max_position_embeddings": 512, "vocab_size": 300, "model_type": model_type}
+    write(folder, "config.json", content)
+    transformers.GemmaTokenizer(vocab=vocab, merges=[("▁", "h"), ("▁h", "i")]).save_pretrained(folder)
+    theirs, ours = transformers.AutoTokenizer.from_pretrained(folder), load_assets(folder, "tiny").tokenizer
+    for text in ("hi", "<bos>hi a<eos>hi", " hi", "hi  hi", "é hi", "", "a\n\n hi"):
         for special in (True, False):
             ids = theirs.encode(text, add_special_tokens=special)
             assert list(ours.encode(text, special=special)) == ids, text

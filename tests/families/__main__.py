@@ -1,0 +1,138 @@
+"""Compares random configurations of every family with transformers: `python -m tests.families --json`.
+
+Each configuration draws some of its family's fields. `mesh_equal` says that prefill and decode on two engines, between
+which the pages' bytes move, give the bits of one engine that computes the prompt in one piece."""
+
+import argparse
+import json
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from engine.formats.errors import ModelError
+from engine.model.config import read_config
+from engine.model.weights import open_weights
+from tests.families.folders import OWN, VOCABULARY, rewritten, saved
+from tests.unit.engine.conftest import CpuEngine
+
+_PROMPT, _ANSWER = 90, 24
+_NEAR = 1e-4
+_ROPES: list[dict[str, Any]] = [
+    {"rope_theta": 1e4},
+    {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0},
+    {"rope_theta": 1e4, "rope_type": "dynamic", "factor": 4.0},
+    {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+]
+_BOOLEANS = (False, True)
+_COMMON: dict[str, list[Any]] = {
+    "num_key_value_heads": [1, 2, 4],
+    "intermediate_size": [64, 100],
+    "tie_word_embeddings": list(_BOOLEANS),
+    "num_hidden_layers": [2, 5],
+}
+_ATTENTION: dict[str, list[Any]] = {"attention_bias": list(_BOOLEANS)}
+_CAPS: dict[str, list[Any]] = {"final_logit_softcapping": [None, 3.0], "query_pre_attn_scalar": [24, 64]}
+_PARTIAL = [{"rope_theta": 1e4, "partial_rotary_factor": share} for share in (0.25, 0.5, 1.0)]
+FIELDS: dict[str, dict[str, list[Any]]] = {
+    "llama": _ATTENTION | {"mlp_bias": list(_BOOLEANS), "rope_parameters": _ROPES, "head_dim": [16, 48]},
+    "mistral": {"rope_parameters": _ROPES, "head_dim": [16, 48]},
+    "qwen2": {"rope_parameters": _ROPES},
+    "qwen3": _ATTENTION | {"rope_parameters": _ROPES},
+    "phi3": {"rope_parameters": _PARTIAL},
+    "granite": _ATTENTION
+    | {"mlp_bias": list(_BOOLEANS), "residual_multiplier": [0.22, 1.0], "logits_scaling": [1.0, 8.0]},
+    "smollm3": _ATTENTION | {"mlp_bias": list(_BOOLEANS), "no_rope_layer_interval": [2, 4]},
+    "olmo2": _ATTENTION | {"rope_parameters": _ROPES},
+    "olmo3": _ATTENTION,
+    "glm4": _ATTENTION | {"rope_parameters": _PARTIAL},
+    "gemma": _ATTENTION | {"hidden_act": ["gelu", "gelu_pytorch_tanh"]},
+    "gemma2": _ATTENTION | _CAPS | {"attn_logit_softcapping": [None, 2.0]},
+    "gemma3_text": _ATTENTION | _CAPS,
+    "stablelm": {"use_qkv_bias": list(_BOOLEANS), "rope_parameters": _PARTIAL},
+    "starcoder2": {"use_bias": list(_BOOLEANS), "hidden_act": ["silu", "gelu_pytorch_tanh"]},
+}
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"hidden_act": "relu2"}),
+    ("phi3", {"sliding_window": 64}),
+    ("smollm3", {"use_sliding_window": True}),
+    ("olmo3", {"sliding_window": 64}),
+    ("gemma2", {"sliding_window": 64}),
+    ("gemma3_text", {"use_bidirectional_attention": True}),
+    ("stablelm", {"use_parallel_residual": True}),
+    ("starcoder2", {"sliding_window": 64}),
+]
+
+
+def compare(family: str, configs: int, folder: Path) -> dict[str, Any]:
+    draw, greatest, tokens_equal, mesh_equal = random.Random(family), 0.0, True, True
+    prompt = [draw.randrange(VOCABULARY) for _ in range(_PROMPT)]
+    for number in range(configs):
+        fields = {name: draw.choice(values) for name, values in (_COMMON | FIELDS[family]).items()}
+        model = saved(folder / f"{family}-{number}", family, fields, seed=number)
+        weights = open_weights(model, folder / "cache", product_path="fp32")
+        one, other = CpuEngine(weights), CpuEngine(weights)
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(
+            model, dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+        tokens = [each.token for each in one.generate(prompt, _ANSWER)]
+        text = prompt + tokens
+        with torch.no_grad():
+            expected = theirs(torch.tensor([text])).logits[0].numpy()
+        logits = one.logits(text)
+        greatest = max(greatest, float(np.abs(logits - expected).max()))
+        second, best = np.sort(expected[_PROMPT - 1 : -1], axis=1)[:, -2:].T
+        decided = best - second > 2 * _NEAR
+        tokens_equal &= bool((np.array(tokens) == expected[_PROMPT - 1 : -1].argmax(1))[decided].all())
+        one.logits(prompt)
+        other.pool[:] = one.pool
+        mesh_equal &= other.logits(tokens, start=_PROMPT, chunk=1).tobytes() == logits[_PROMPT:].tobytes()
+        one.runner.close()
+        other.runner.close()
+    return {"configs": configs, "max_difference": greatest, "tokens_equal": tokens_equal, "mesh_equal": mesh_equal}
+
+
+def refused(folder: Path) -> list[dict[str, str]]:
+    """The field that the error names, for each configuration that is not computed."""
+    found = []
+    for number, (family, fields) in enumerate(REFUSED):
+        model = rewritten(saved(folder / f"refused-{number}", family, {}), fields)
+        try:
+            read_config(model)
+            found.append({"family": family, "asked": next(iter(fields)), "named": ""})
+        except ModelError as error:
+            found.append({"family": family, "asked": next(iter(fields)), "named": error.field})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    parser.add_argument("--configs", type=int, default=4, help="configurations of each family")
+    parser.add_argument("families", nargs="*", default=list(OWN), help="which families; all by default")
+    arguments = parser.parse_args()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        report = {
+            "families": {name: compare(name, arguments.configs, Path(folder)) for name in arguments.families},
+            "refused": refused(Path(folder)),
+        }
+    if arguments.json:
+        print(json.dumps(report))
+        return
+    for name, row in report["families"].items():
+        print(
+            f"{name:12} {row['configs']} configurations, largest difference {row['max_difference']:.1e}, "
+            f"tokens equal: {row['tokens_equal']}, pages moved: {row['mesh_equal']}"
+        )
+    for row in report["refused"]:
+        print(f"{row['family']:12} {row['asked']} is refused: {row['named'] == row['asked']}")
+
+
+if __name__ == "__main__":
+    main()
