@@ -22,6 +22,18 @@ _TEXTS, _IDS = ("bad_words",), ("stop_token_ids", "allowed_token_ids")
 
 
 @dataclass(kw_only=True)
+class StructuredOutputsParams:
+    """The form of an answer: one of these, as docs/structured-output.md explains them."""
+
+    json: Any = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+
+
+@dataclass(kw_only=True)
 class SamplingParams:
     """A field that is None is left to the model and its folder. Ranges are those of a request over HTTP."""
 
@@ -47,7 +59,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
-    structured_outputs: Any = None  # a dict, or an object with attributes, of json, regex, choice or grammar
+    structured_outputs: Any = None  # StructuredOutputsParams, or a dict with one of its fields
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     logits_processors: Any = field(default=None, repr=False)
@@ -161,6 +173,8 @@ def _structure(wanted: Any) -> dict[str, Any]:
     if isinstance(wanted, Mapping):
         return dict(wanted)
     found = {name: value for name in STRUCTURED if (value := getattr(wanted, name, None)) is not None}
+    if "choice" in found:
+        found["choice"] = texts_of("structured_outputs.choice", found["choice"])
     if not found:
         raise ValueError(f"structured_outputs must have one of {', '.join(STRUCTURED)}")
     return found

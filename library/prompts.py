@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from library.params import ids_of, listed_of
 
 Prompt = str | Mapping[str, Any] | Sequence[int]  # text, {"prompt": …}, {"prompt_token_ids": …} or token ids
 Message = Mapping[str, Any]
 _FIELDS = ("prompt", "prompt_token_ids")
+
+
+class TextPrompt(TypedDict):
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]  # the text of these ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from library.async_llm import AsyncLLM
     from library.llm import LLM
     from library.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput
-    from library.params import SamplingParams
+    from library.params import SamplingParams, StructuredOutputsParams
+    from library.prompts import TextPrompt, TokensPrompt
 
 __all__ = [
     "LLM",
@@ -20,6 +21,9 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
 ]
 
 _MODULES = {
@@ -30,6 +34,9 @@ _MODULES = {
     "RequestOutput": "library.outputs",
     "SamplingParams": "library.params",
     "ScoringRequestOutput": "library.outputs",
+    "StructuredOutputsParams": "library.params",
+    "TextPrompt": "library.prompts",
+    "TokensPrompt": "library.prompts",
 }
 
 

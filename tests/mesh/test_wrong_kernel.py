@@ -23,9 +23,9 @@ def with_wrong_feed_forward(step: Any, rest: Any, *others: Any) -> bytes | None:
     return refused
 
 
-def with_wrong_embedding(packed: int, tokens: int, rows: int, out: int) -> bytes | None:
+def with_wrong_embedding(packed: int, tokens: int, rows: int, factor: float, out: int) -> bytes | None:
     """The rows of tokens, all a little too large."""
-    refused: bytes | None = _embed(packed, tokens, rows, out)
+    refused: bytes | None = _embed(packed, tokens, rows, factor, out)
     _floats(out, rows * Header.from_address(packed).k)[:] *= np.float32(1.0001)
     return refused
 

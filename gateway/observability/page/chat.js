@@ -4,7 +4,7 @@
 import { byId, h } from "./dom.js";
 import { duration, plural, rate } from "./format.js";
 
-const IDEAS = ["What is the hand-off?", "Tell me a story about a relay race.", "How many decode workers run?"];
+const IDEAS = ["What is the hand-off?", "Tell me a story about a relay race.", "What is a page?"];
 
 class KeyNeeded extends Error {}
 

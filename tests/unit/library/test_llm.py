@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baton import LLM, SamplingParams
+from baton import LLM, SamplingParams, StructuredOutputsParams, TokensPrompt
 from library.opened import ModelOrder, opened
 from mesh.config.config_checks import ConfigError
 
@@ -80,11 +80,10 @@ def test_structured_outputs_stops_and_silence(llm: LLM) -> None:
     choice = SamplingParams(temperature=0.0, structured_outputs={"choice": ["Positive", "Negative"]})
     assert texts(llm, ["I like it. It is"], choice)[0] in ("Positive", "Negative")
 
-    class Structure:
-        json = regex = grammar = None
-        choice = ("up",)
-
-    assert texts(llm, ["Go"], SamplingParams(structured_outputs=Structure())) == ["up"]
+    structure = StructuredOutputsParams(choice=("up",))
+    assert texts(llm, ["Go"], SamplingParams(structured_outputs=structure)) == ["up"]
+    given: TokensPrompt = {"prompt_token_ids": llm.encode("Go")}
+    assert texts(llm, [given]) == texts(llm, ["Go"])  # type: ignore[list-item]
     whole = texts(llm, ["The capital of France is"])[0]
     stop = whole[3:6]
     stopped = llm.generate("The capital of France is", SamplingParams(temperature=0.0, stop=[stop]), use_tqdm=False)
@@ -307,8 +306,11 @@ def test_what_is_closed_holds_no_files_and_no_pages() -> None:
         before = files()
         for _ in range(3):
             LLM(threads=1).close()
-            with pytest.raises(ConfigError):
-                LLM(threads=1, pool_bytes=1)
         assert files() <= before + 1
     finally:
         gc.enable()
+    for _ in range(3):
+        with pytest.raises(ConfigError):
+            LLM(threads=1, pool_bytes=1)
+    gc.collect()  # what the errors refer to
+    assert files() <= before + 1
