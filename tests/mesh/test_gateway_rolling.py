@@ -219,5 +219,6 @@ async def test_calls_over_grpc_go_on_and_later_ones_reach_another_process() -> N
         await asyncio.sleep(1)
         mesh.on = False
         await load
-    assert mesh.calls["whole"] > 12 and mesh.calls["unbegun"] <= 2, mesh.calls
+    whole = mesh.calls["whole"]
+    assert whole > 12 and mesh.calls["unbegun"] <= max(2, whole // 20), mesh.calls
     assert not set(mesh.calls) - {"whole", "unbegun"}, mesh.calls
