@@ -111,7 +111,8 @@ def _end(totals: BatchTotals, order: BatchOrder) -> int:
         say(f"interrupted: {left}; {files} hold whole lines only. The same command goes on where this one ended.")
         return INTERRUPTED
     say(f"all {totals.requests} requests have their outcome in {files}")
-    if tally.failed:
+    failed = tally.failed + totals.failed_before
+    if failed:
         where = order.errors or order.output
-        say(f"{where} says why {tally.failed} failed; without their lines there the same command asks them again")
-    return FAILED if tally.failed else 0
+        say(f"{where} says why {failed} failed; requests whose lines are removed there are asked again")
+    return FAILED if failed else 0

@@ -2,7 +2,6 @@
 
 Between the two readings only the digests of the custom_ids are held, so a file may be larger than the memory."""
 
-import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,13 +87,11 @@ def _lines(file: BinaryIO, most_bytes: int) -> Iterator[tuple[int, bytes | None]
 
 def _opened(path: Path) -> BinaryIO:
     try:
-        file = path.open("rb")
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            file.close()
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would wait for its writer
             raise BatchRefused(f"{path} is no regular file; it is read twice, so write the requests into a file")
+        return path.open("rb")
     except OSError as error:
         raise BatchRefused(f"{path} cannot be read: {error.strerror}") from None
-    return file
 
 
 def _listing(path: Path, listed: list[LineFault], faulty: int) -> str:

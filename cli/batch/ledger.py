@@ -10,7 +10,7 @@ from pathlib import Path
 from cli.batch.ledger_file import LedgerFile
 from cli.batch.lines import digest
 from cli.batch.outcome import BatchOutcome
-from cli.batch.problems import BatchRefused
+from cli.batch.problems import BatchRefused, BatchStopped
 
 SHOWN_STRANGERS = 3
 
@@ -20,6 +20,7 @@ class BatchLedger:
         self._output, self._errors = output, errors
         self._done = set[bytes]()
         self.found = 0  # requests of the input that had their outcome before this run
+        self.failed = 0  # requests among these that failed
         self.torn_bytes = 0
 
     def has(self, key: bytes) -> bool:
@@ -33,10 +34,15 @@ class BatchLedger:
         self._done.add(digest(outcome.custom_id))
 
     def sync(self) -> None:
-        """Wait until the disk has all lines; BatchStopped if that cannot be."""
+        """Wait until the disk has all lines; BatchStopped if that cannot be, and if a file is not where it was."""
         for file in (self._output, self._errors):
             if file is not None:
                 file.sync()
+                if not file.is_there:
+                    raise BatchStopped(
+                        f"{file.path} was moved or removed during the run, and its outcomes went with it; put the file "
+                        "back, and run the same command again"
+                    )
 
     def take_up(self, known: Collection[bytes], *, force: bool) -> None:
         """Read what the files hold, and cut torn lines off. `known`: digests of the input's custom_ids; BatchRefused
@@ -44,7 +50,7 @@ class BatchLedger:
         strangers, count = list[str](), 0
         files = [file for file in (self._output, self._errors) if file is not None]
         for file in files:
-            for custom_id in file.custom_ids():
+            for custom_id, failed in file.outcomes():
                 key = digest(custom_id)
                 if key in self._done:
                     raise BatchRefused(
@@ -53,6 +59,7 @@ class BatchLedger:
                 self._done.add(key)
                 if key in known:
                     self.found += 1
+                    self.failed += failed
                     continue
                 count += 1
                 strangers += [repr(custom_id[:60])] if len(strangers) < SHOWN_STRANGERS else []

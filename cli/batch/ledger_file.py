@@ -37,8 +37,9 @@ class LedgerFile:
             raise
         self._size = os.fstat(self._file).st_size
 
-    def custom_ids(self) -> Iterator[str]:
-        """The custom_ids of the whole lines. It changes nothing; `cut` needs it to have come to its end."""
+    def outcomes(self) -> Iterator[tuple[str, bool]]:
+        """The custom_ids of the whole lines, and whether their requests failed. It changes nothing; `cut` needs it to
+        have come to its end."""
         whole = 0
         with open(self.path, "rb") as file:
             for number, raw in enumerate(file, 1):
@@ -47,7 +48,7 @@ class LedgerFile:
                         raise self._foreign(number)
                     break
                 whole += len(raw)
-                yield self._custom_id(raw, number)
+                yield self._outcome(raw, number)
         self._size = whole
 
     def cut(self) -> int:
@@ -75,6 +76,14 @@ class LedgerFile:
         except OSError as error:
             raise self._unwritable(error) from None
 
+    @property
+    def is_there(self) -> bool:
+        """Whether the path still names this file; somebody may have moved or removed it."""
+        try:
+            return os.path.samestat(os.fstat(self._file), self.path.stat())
+        except OSError:
+            return False
+
     def close(self) -> None:
         if self._file >= 0:
             os.close(self._file)
@@ -88,17 +97,20 @@ class LedgerFile:
                 raise BatchRefused(f"another run writes {self.path}; wait for its end, or name another file") from None
             # Some network file systems have no locks: there a second run is not noticed.
 
-    def _custom_id(self, raw: bytes, number: int) -> str:
+    def _outcome(self, raw: bytes, number: int) -> tuple[str, bool]:
         try:
             value = json.loads(raw)
         except (ValueError, RecursionError):
             raise self._foreign(number) from None
         if not isinstance(value, dict) or not {"custom_id", "response", "error"} <= value.keys():
             raise self._foreign(number)
-        custom_id = value["custom_id"]
-        if not isinstance(custom_id, str):
+        custom_id, response = value["custom_id"], value["response"]
+        if not isinstance(custom_id, str) or not isinstance(response, dict | None):
             raise self._foreign(number)
-        return custom_id
+        status = response.get("status_code") if response is not None else None
+        if value["error"] is None and not isinstance(status, int):
+            raise self._foreign(number)
+        return custom_id, value["error"] is not None or (isinstance(status, int) and status >= 400)
 
     def _unwritable(self, error: OSError) -> BatchStopped:
         return BatchStopped(

@@ -45,6 +45,7 @@ class BatchOrder:
 class BatchTotals:
     requests: int
     found: int = 0  # had their outcome before this run
+    failed_before: int = 0  # those among them that failed
     tally: BatchTally | None = None  # None: nothing ran
     seconds: float = 0.0
     interrupted: bool = False
@@ -63,6 +64,7 @@ class BatchTotals:
             "found": self.found,
             "answered": tally.answered,
             "failed": tally.failed,
+            "failed_before": self.failed_before,
             "missing": self.missing,
             "tried_again": tally.again,
             "prompt_tokens": tally.prompt_tokens,
@@ -81,13 +83,16 @@ def hold(order: BatchOrder) -> BatchTotals:
     source = BatchInput.checked(order.input)
     with opened_ledger(order.input, order.output, order.errors) as ledger:
         ledger.take_up(source.numbers.keys(), force=order.force)
-        totals = BatchTotals(len(source.numbers), ledger.found)
+        totals = BatchTotals(len(source.numbers), ledger.found, ledger.failed)
         if ledger.torn_bytes:
             say(f"cut off {ledger.torn_bytes} bytes of a torn last line")
         if ledger.found:
-            say(f"{ledger.found} of {totals.requests} requests have their outcome already")
+            failed = f", {ledger.failed} of them failed" if ledger.failed else ""
+            say(f"{ledger.found} of {totals.requests} requests have their outcome already{failed}")
         if totals.missing:
             asyncio.run(_run(order, source, ledger, mesh, totals))
+            if totals.missing and not (totals.interrupted or totals.problem):
+                totals.problem = f"{order.input} was changed during the run: it holds fewer requests than at its begin"
             try:
                 ledger.sync()
             except BatchStopped as stopped:

@@ -137,7 +137,7 @@ class InfoPages:
         """Browsers go on to the page; programs read what there is to ask for."""
         if UI in self._shown and "text/html" in request.headers.get("accept", ""):
             return RedirectResponse(UI, 307)
-        return _lacking(request, 404, f"this gateway has nothing at /; try {', '.join(self._shown)}")
+        return Response(f"Baton is running; try {', '.join(self._shown)}\n", media_type="text/plain")
 
 
 def _status(healthy: bool) -> str:
@@ -184,6 +184,8 @@ def _lacking(request: Request, status: int, message: str, headers: Any = None) -
     head = http_errors.page_headers(content) | dict(headers or {})
     if dialect_at(request.url.path) is ApiDialect.MESSAGES:
         content = error_of(status, message, reason, request.scope[REQUEST_ID])
+    elif dialect_at(request.url.path) is ApiDialect.OLLAMA:
+        content = {"error": message}
     return _json(content, status, head)
 
 

@@ -264,7 +264,6 @@ ENDPOINTS = (
         "Vectors of texts, in Ollama's dialect",
         OllamaEmbedAnswer,
         body=OllamaEmbedRequest,
-        needs=("input",),
         dialect=ApiDialect.OLLAMA,
         work=Work.GENERATES,
         operation=semconv.EMBEDDINGS,

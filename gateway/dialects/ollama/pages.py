@@ -100,6 +100,8 @@ class OllamaPages:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         name = bare_name(body.model)
+        if not body.input:  # a client has the model loaded
+            return encode(OllamaEmbedAnswer(validate_model(self._core, name), [], 0, 0, 0))
         texts: Any = body.input if isinstance(body.input, str | None) else [*body.input]
         plain = EmbeddingRequest(input=texts, model=name, dimensions=body.dimensions, request_id=body.request_id)
         caller, assets = self._opening.known(caller, plain)

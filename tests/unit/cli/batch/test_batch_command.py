@@ -70,7 +70,7 @@ async def test_a_run_ends_with_all_outcomes_and_one_json_object(tmp_path: Path) 
     assert f"{output} says why 1 failed" in err and "3 at a time" in err
     assert {each.headers["authorization"] for each in server.requests} == {"Bearer baton-key"}
     assert {each.fields["priority"] for each in server.requests} == {300}
-    assert again[0] == 0 and "12 of 12 requests have their outcome already" in again[2]
+    assert again[0] == 1 and "12 of 12 requests have their outcome already, 1 of them failed" in again[2]
     assert len(server.requests) == 12
 
 
@@ -215,7 +215,7 @@ async def test_a_faulty_input_is_refused_before_anything_is_asked(tmp_path: Path
 def busy_output(folder: Path) -> tuple[object, ...]:
     numbered(folder / "old", 2, first=7)
     (folder / "out").write_text(
-        json.dumps({"id": "batch_req_1", "custom_id": "r-7", "response": None, "error": None}) + "\n"
+        json.dumps({"id": "batch_req_1", "custom_id": "r-7", "response": {"status_code": 200}, "error": None}) + "\n"
     )
     return (folder / "in", folder / "out")
 
@@ -254,3 +254,33 @@ async def test_a_wrong_key_is_said_before_anything_is_asked(tmp_path: Path) -> N
     async with listening(answers) as address:
         status, _, err = await batch(source, output, "--http", address)
     assert status == 1 and "status 401: this gateway wants a key" in err and outcomes(output) == {}
+
+
+async def test_a_failure_of_an_earlier_run_is_told_again(tmp_path: Path) -> None:
+    source, output, server = numbered(tmp_path / "in", 3), tmp_path / "out", EchoServer(whole(400, {"error": {}}))
+    async with listening(server.answers) as address:
+        runs = [await batch(source, output, "--http", address, "--json") for _ in range(2)]
+    assert [status for status, _, _ in runs] == [1, 1]
+    again = json.loads(runs[1][1])
+    assert (again["found"], again["failed"], again["failed_before"]) == (3, 0, 1) and "1 failed" in runs[1][2]
+
+
+async def test_an_output_that_is_removed_and_an_input_that_is_cut_end_the_run_with_the_reason(tmp_path: Path) -> None:
+    async with listening(slow(EchoServer(), 0.1)) as address:
+        for name, meddle, words in (
+            ("out", lambda source, output: output.unlink(), "was moved or removed during the run"),
+            ("in", lambda source, output: os.truncate(source, 0), "was changed during the run"),
+        ):
+            source, output = numbered(tmp_path / f"{name}-in", 400), tmp_path / f"{name}-out"
+            running = await start(source, output, "--http", address, "--concurrency", 8)
+            while not output.exists() or not output.stat().st_size:
+                await asyncio.sleep(0.01)
+            meddle(source, output)
+            status, _, said = await finish(running)
+            assert status == 1 and words in said, said
+
+
+def test_a_pipe_as_input_is_refused_though_nobody_writes_into_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "in")
+    done = CliRunner().invoke(build("batch"), ["batch", "run", str(tmp_path / "in"), str(tmp_path / "out")])
+    assert done.exit_code == 2 and "is no regular file" in done.output

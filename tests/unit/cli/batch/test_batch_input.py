@@ -95,7 +95,7 @@ def test_the_mark_with_which_windows_begins_a_file_and_its_line_ends_are_no_faul
     ("prepare", "problem"),
     [
         (lambda path: None, "cannot be read: No such file or directory"),
-        (lambda path: path.mkdir(), "cannot be read: Is a directory"),
+        (lambda path: path.mkdir(), "is no regular file"),
         (lambda path: path.write_text("\n\n"), "holds no request"),
         (lambda path: path.symlink_to("/dev/null"), "is no regular file"),
     ],

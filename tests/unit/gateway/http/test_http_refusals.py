@@ -36,11 +36,9 @@ async def test_a_browser_at_the_root_goes_to_the_page_and_a_program_reads_what_t
     moved = await front(core, assets, [PAGE, METRICS], browser)
     assert (moved.status_code, moved.headers["location"]) == (307, "/ui")
     program = await front(core, assets, [PAGE, METRICS], "*/*")
-    assert program.status_code == 404
-    assert program.json()["error"]["message"].endswith("try /ui, /v1/models, /health, /metrics")
+    assert program.status_code == 200 and program.text == "Baton is running; try /ui, /v1/models, /health, /metrics\n"
     without = await front(core, assets, [], browser)
-    assert without.status_code == 404
-    assert without.json()["error"]["message"].endswith("try /v1/models, /health")
+    assert without.status_code == 200 and without.text.endswith("try /v1/models, /health\n")
 
 
 @pytest.mark.parametrize(
