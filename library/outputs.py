@@ -1,4 +1,4 @@
-"""What a model answers, with the names that vLLM's outputs have."""
+"""Answers of a model, with the names that vLLM's outputs have."""
 
 from dataclasses import dataclass, field
 

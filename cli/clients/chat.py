@@ -24,7 +24,7 @@ from mesh.network.tls import TlsFiles, tls_files
 CALLS_IN_A_ROW = 4  # tool calls after which a turn ends
 CONTEXT_TOO_LONG = "CONTEXT_TOO_LONG"  # reason of the error when the conversation exceeds the context
 PROMPT = "you › "
-LAST_WORDS = ("/exit", "/quit", "/bye", "exit", "quit")  # of a person at a terminal, who wants to leave
+LAST_WORDS = ("/exit", "/quit", "/bye", "exit", "quit")  # a person at a terminal leaves with these
 
 
 def chat(

@@ -1,4 +1,4 @@
-"""What a family of models may differ in from Llama. `engine/families/table.py` has a row of this for each family.
+"""A family of models is what it has beside Llama. `engine/families/table.py` has a row of this for each family.
 
 A row names fields of config.json and tensors of the checkpoint, with the meaning and the defaults that transformers
 gives them. What a row does not name, the family does not have: `engine/model/config.py` refuses it by field."""
@@ -80,7 +80,7 @@ class Scalars:
     residual: str = ""  # what attention and MLP add to the residual is multiplied by
     logits: str = ""  # what logits are divided by
     logits_cap: str = ""
-    defaults: tuple[tuple[str, float | None], ...] = ()  # of these fields; None: no cap
+    defaults: tuple[tuple[str, float | None], ...] = ()  # values of fields that are left out; None: no cap
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Fused:
     name: str  # the tensor's name in the packed file
     sources: tuple[TensorSource, ...]  # stacked in this order
     added: float = 0.0  # to each number of a vector
-    divisor: float = 1.0  # of each number of a vector, after that
+    divisor: float = 1.0  # each number of a vector is divided by it, after that
 
     @property
     def is_matrix(self) -> bool:

@@ -49,14 +49,14 @@ class LayerWeights:
     k_norm: Floats | None
     o: Bytes
     o_bias: Floats | None
-    attended_norm: Floats | None  # of what attention adds
+    attended_norm: Floats | None  # norm behind attention
     ffn_norm: Floats | None
     ffn_norm_bias: Floats | None
     gate_up: Bytes  # up alone where the MLP has no gate
     gate_up_bias: Floats | None
     down: Bytes
     down_bias: Floats | None
-    fed_norm: Floats | None  # of what the MLP adds
+    fed_norm: Floats | None  # norm behind the MLP
     cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
     sin: Floats | None
 
@@ -73,7 +73,7 @@ class Weights:
     head: Bytes  # the embedding itself when tied
     norm: Floats
     norm_bias: Floats | None
-    cos: Floats  # of the model's first rope: [context, head_dim / 2]
+    cos: Floats  # the model's first rope: [context, head_dim / 2]
     sin: Floats
     layers: tuple[LayerWeights, ...]
 

@@ -118,7 +118,7 @@ def _between(weights: Weights, x: Array, counts: tuple[int, ...]) -> Iterator[Ar
 
 
 def _norms(weights: Weights, x: Array) -> Iterator[Array]:
-    """What the first layer and the head compute of whole rows: norms, sums with the residual, capped logits."""
+    """Work on whole rows of the first layer and the head: norms, sums with the residual, capped logits."""
     config, layer = weights.config, weights.layers[0]
     weight = weights.norm if layer.ffn_norm is None else layer.ffn_norm
     normed = np.empty_like(x)

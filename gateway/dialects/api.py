@@ -24,13 +24,13 @@ from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
 from gateway.dialects.kinds import (
+    OLLAMA_CHAT,
+    OLLAMA_GENERATE,
     Chat,
     Completion,
     Messages,
     MessagesCount,
     Native,
-    OllamaChat,
-    OllamaGenerate,
     Responses,
 )
 from gateway.dialects.native.sglang import SGLANG
@@ -94,8 +94,8 @@ class HttpApi:
             "/v1/completions": Completion(),
             "/v1/responses": Responses(),
             "/v1/messages": Messages(),
-            "/api/chat": OllamaChat(),
-            "/api/generate": OllamaGenerate(),
+            "/api/chat": OLLAMA_CHAT,
+            "/api/generate": OLLAMA_GENERATE,
             VLLM.path: Native(VLLM),
             SGLANG.path: Native(SGLANG),
         }

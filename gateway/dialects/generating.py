@@ -16,7 +16,7 @@ from gateway.dialects.common.deadline import deadline_of, named
 from gateway.dialects.common.out import JSON, HttpOut
 from gateway.dialects.common.pieces import encode_pieces
 from gateway.dialects.common.plain_post import HttpHost
-from gateway.dialects.endpoints.table import ApiEndpoint
+from gateway.dialects.endpoints.endpoint import ApiEndpoint
 from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
 from gateway.dialects.openai.request import HttpCaller
 from gateway.dialects.spoken import DIALECTS

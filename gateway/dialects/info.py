@@ -29,8 +29,8 @@ from gateway.dialects.described.pages import (
     SilentWorkerHealth,
     VersionAnswer,
 )
+from gateway.dialects.endpoints.endpoint import ApiDialect
 from gateway.dialects.endpoints.paths import dialect_at, paths_of, routes_of
-from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.spoken import spoken_at
 from gateway.http import errors as http_errors
 from gateway.prompts.assets import Assets

@@ -140,32 +140,25 @@ class Messages:
         )
 
 
-class OllamaChat:
-    body = OllamaChatRequest
+class Ollama(Generic[Body]):
+    """One of the two endpoints of Ollama's API that generate. `chat`: answers hold messages, not texts."""
 
-    async def translate(self, body: OllamaChatRequest, ignored: Ignored) -> tuple[Any, Any]:
-        translated: tuple[Any, Any] = await _translated(translate_chat, body, ignored)
+    def __init__(self, body: type[Body], translate: Callable[[Any, Ignored], tuple[Any, Any]], *, chat: bool) -> None:
+        self.body, self._translate, self._chat = body, translate, chat
+
+    async def translate(self, body: Body, ignored: Ignored) -> tuple[Any, Any]:
+        translated: tuple[Any, Any] = await _translated(self._translate, body, ignored)
         return translated
 
-    async def read(self, opened: Opened[OllamaChatRequest]) -> Sequence[ClientRequest]:
+    async def read(self, opened: Opened[Body]) -> Sequence[ClientRequest]:
         return await ollama_requests(opened)
 
-    def reply(self, opened: Opened[OllamaChatRequest], begun: BegunAnswers) -> Reply:
-        return ollama_reply(opened, begun, chat=True)
+    def reply(self, opened: Opened[Body], begun: BegunAnswers) -> Reply:
+        return ollama_reply(opened, begun, chat=self._chat)
 
 
-class OllamaGenerate:
-    body = OllamaGenerateRequest
-
-    async def translate(self, body: OllamaGenerateRequest, ignored: Ignored) -> tuple[Any, Any]:
-        translated: tuple[Any, Any] = await _translated(translate_generate, body, ignored)
-        return translated
-
-    async def read(self, opened: Opened[OllamaGenerateRequest]) -> Sequence[ClientRequest]:
-        return await ollama_requests(opened)
-
-    def reply(self, opened: Opened[OllamaGenerateRequest], begun: BegunAnswers) -> Reply:
-        return ollama_reply(opened, begun, chat=False)
+OLLAMA_CHAT = Ollama(OllamaChatRequest, translate_chat, chat=True)
+OLLAMA_GENERATE = Ollama(OllamaGenerateRequest, translate_generate, chat=False)
 
 
 async def ollama_requests(opened: Opened[Any]) -> Sequence[ClientRequest]:

@@ -2,8 +2,8 @@
 
 from gateway.dialects.anthropic.errors import AnthropicDialect
 from gateway.dialects.common.dialect import OPENAI, Dialect
+from gateway.dialects.endpoints.endpoint import ApiDialect
 from gateway.dialects.endpoints.paths import dialect_at
-from gateway.dialects.endpoints.table import ApiDialect
 from gateway.dialects.ollama.errors import OllamaDialect
 from gateway.dialects.responses.errors import ResponsesDialect
 

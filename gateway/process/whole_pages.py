@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.dialects.endpoints.endpoint import Merged
 from gateway.dialects.endpoints.paths import merged_at
-from gateway.dialects.endpoints.table import Merged
 from gateway.process.siblings import OwnAnswer, Question, Siblings
 
 _SERIES = re.compile(r'[^{ ]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?')  # a line's metric and its labels

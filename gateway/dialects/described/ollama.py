@@ -55,7 +55,7 @@ class OllamaErrorAnswer(Struct):
 
 class OllamaEmbedAnswer(Struct):
     model: str
-    embeddings: list[Any]  # of lists of numbers
+    embeddings: list[Any]  # lists of numbers
     total_duration: int
     load_duration: int
     prompt_eval_count: int

@@ -9,7 +9,8 @@ from typing import Any
 
 from starlette.routing import BaseRoute, Route, compile_path
 
-from gateway.dialects.endpoints.table import ENDPOINTS, ApiDialect, ApiEndpoint, Merged
+from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
+from gateway.dialects.endpoints.table import ENDPOINTS
 from gateway.tenants.tenants import Work
 
 BY_PATH = {each.path: each for each in ENDPOINTS}

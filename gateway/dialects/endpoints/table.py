@@ -3,11 +3,6 @@
 A new endpoint is one row here and one handler. Routes, keys and limits, headers, CORS, the pages that speak for all
 processes, errors in the right dialect, `/openapi.json` and `/docs` follow from the row."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
-
 from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
 from gateway.dialects.described.answers import (
     ChatAnswer,
@@ -15,9 +10,8 @@ from gateway.dialects.described.answers import (
     CompletionAnswer,
     CompletionChunk,
     EmbeddingAnswer,
-    ErrorAnswer,
 )
-from gateway.dialects.described.messages import CountAnswer, MessageAnswer, MessageErrorAnswer, MessageEvent
+from gateway.dialects.described.messages import CountAnswer, MessageAnswer, MessageEvent
 from gateway.dialects.described.native import (
     DetokenizeAnswer,
     SglangAnswer,
@@ -29,7 +23,6 @@ from gateway.dialects.described.native import (
 from gateway.dialects.described.ollama import (
     OllamaChatAnswer,
     OllamaEmbedAnswer,
-    OllamaErrorAnswer,
     OllamaModel,
     OllamaRunningModels,
     OllamaTags,
@@ -51,6 +44,7 @@ from gateway.dialects.described.pages import (
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
+from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
 from gateway.dialects.ollama.types import (
     OllamaChatRequest,
@@ -66,68 +60,6 @@ from mesh.telemetry import semconv
 
 TEXT = "text/plain"
 DEFAULT_LIMIT, MOST = 50, 512  # requests of /debug/requests
-
-
-class ApiDialect(Enum):
-    """How an endpoint spells errors, the end of a stream and signs of life."""
-
-    OPENAI = "openai"
-    RESPONSES = "responses"
-    MESSAGES = "messages"  # Anthropic's
-    OLLAMA = "ollama"
-
-
-class Merged(Enum):
-    """How the answers of a gateway's processes become one."""
-
-    FIRST = "first"  # the one that knows the thing
-    HEALTH = "health"
-    LOAD = "load"
-    METRICS = "metrics"
-    LATEST = "latest"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiEndpoint:
-    path: str  # parameters in braces; those that may hold slashes say `:path`
-    summary: str = ""  # empty: it is no part of the API's description
-    answer: Any = None  # msgspec type of the answer with status 200; TEXT: it is a text
-    body: Any = None  # msgspec type of the request's body; None: a GET without any
-    needs: tuple[str, ...] = ()  # fields of the body that must be there
-    either: tuple[str, ...] = ()  # fields of the body of which exactly one must be there
-    event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
-    work: Work = Work.LOOKS  # whose limits a call counts against, and what its caller needs
-    operation: str = ""  # what traces and metrics call it, where tokens are computed
-    dialect: ApiDialect = ApiDialect.OPENAI
-    merged: Merged | None = None  # None: the process that is asked answers for itself
-    also: Mapping[int, Any] = field(default_factory=dict)  # types of answers with other statuses that are no errors
-    query: Mapping[str, Any] = field(default_factory=dict)  # parameters behind the path: name -> JSON schema
-    unknown: str = ""  # reason of the 404 where the path or a parameter names a thing that is not there
-
-    @property
-    def method(self) -> str:
-        return "get" if self.body is None else "post"
-
-    @property
-    def described_path(self) -> str:
-        """The path as OpenAPI writes it."""
-        return self.path.replace(":path}", "}")
-
-    @property
-    def error(self) -> Any:
-        """msgspec type of an error, as a whole answer and as the data of an event."""
-        kinds = {ApiDialect.MESSAGES: MessageErrorAnswer, ApiDialect.OLLAMA: OllamaErrorAnswer}
-        return kinds.get(self.dialect, ErrorAnswer)
-
-    @property
-    def done(self) -> bool:
-        """Whether a stream ends with the event [DONE]."""
-        return self.dialect not in (ApiDialect.MESSAGES, ApiDialect.OLLAMA)
-
-    @property
-    def lines(self) -> bool:
-        """Whether a stream is lines of JSON, and no server-sent events."""
-        return self.dialect is ApiDialect.OLLAMA
 
 
 ENDPOINTS = (

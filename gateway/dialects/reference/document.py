@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.described.answers import ErrorAnswer
+from gateway.dialects.endpoints.endpoint import ApiEndpoint
 from gateway.dialects.endpoints.paths import is_below, shows_operations
-from gateway.dialects.endpoints.table import ENDPOINTS, TEXT, ApiEndpoint
+from gateway.dialects.endpoints.table import ENDPOINTS, TEXT
 from gateway.dialects.info import package_version
 from gateway.dialects.openai.body import HINTS
 from gateway.dialects.reference.bounds import bounds

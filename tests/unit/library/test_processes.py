@@ -1,4 +1,4 @@
-"""What a script, Ctrl-C, a fork and the end of a process do to an open model; and what the import costs."""
+"""An open model lives through Ctrl-C and forks, and ends with its script; importing it costs little."""
 
 import re
 import signal

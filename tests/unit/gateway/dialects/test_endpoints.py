@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.envoy.access import API
+from gateway.dialects.endpoints.endpoint import ApiDialect, Merged
 from gateway.dialects.endpoints.paths import (
     BY_PATH,
     dialect_at,
@@ -19,7 +20,7 @@ from gateway.dialects.endpoints.paths import (
     without_slash,
     work_at,
 )
-from gateway.dialects.endpoints.table import ENDPOINTS, ApiDialect, Merged
+from gateway.dialects.endpoints.table import ENDPOINTS
 from gateway.tenants.tenants import Work
 from tests.unit.sources import ROOT, python_files, tree
 
