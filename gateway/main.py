@@ -43,6 +43,7 @@ from gateway.prompts.by_model import AssetsByName
 from gateway.receipts.receipts import Receipts
 from gateway.routing.router import Local
 from gateway.sequencing.observer import UNOBSERVED, RequestObserver
+from gateway.stored.responses import StoredResponses
 from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import Tenants, open_tenants
 from gateway.tracing.slo_limits import Limits
@@ -96,6 +97,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         receipts=receipts,
         also=_pages(config, gateway, traces=traces, collector=collector, receipts=receipts, ui=ui),
         tenants=tenants,
+        stored=_stored(config),
     )
     siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
     whole = WholePages(api.app, api.unguarded, siblings) if config.processes > 1 else None
@@ -211,6 +213,17 @@ def _receipts(config: GatewayConfig, random: Random) -> Receipts:
         version=package_version(),
         seconds=config.receipt_seconds,
         most_bytes=config.receipts_mib * 2**20,
+    )
+
+
+def _stored(config: GatewayConfig) -> StoredResponses | None:
+    if not config.responses_mib:
+        return None
+    return StoredResponses(
+        config.responses_folder or config.cache_folder / "responses",
+        seconds=config.response_days * 86400,
+        most_bytes=config.responses_mib * 2**20,
+        clock=time.time,
     )
 
 

@@ -19,10 +19,11 @@ from gateway.core.interface import Core
 from gateway.dialects.anthropic.reply import MessagesCountReply
 from gateway.dialects.common.cors import Cors
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
-from gateway.dialects.endpoints.paths import BY_PATH, paths_of, routes_of
+from gateway.dialects.endpoints.paths import paths_of, routes_of, row_of
 from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
+from gateway.dialects.inner_calls import InnerCalls
 from gateway.dialects.kinds import (
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
@@ -45,11 +46,16 @@ from gateway.dialects.openai.types import EmbeddingRequest
 from gateway.dialects.opening import Clock, GeneratingKind, Opening
 from gateway.dialects.reference.models import described_together
 from gateway.dialects.reference.routes import ApiReference
+from gateway.dialects.responses.background import BackgroundResponses
+from gateway.dialects.responses.keeping import ResponseKeeping
+from gateway.dialects.responses.pages import ResponsePages
+from gateway.dialects.responses.reply import begun_response, fixed_members
 from gateway.fairness.loop_turns import Turns
 from gateway.http.read import BodyReader
 from gateway.prompts.by_model import ModelAssets
 from gateway.prompts.prompt import encode_chat
 from gateway.receipts.receipts import Receipts
+from gateway.stored.responses import StoredResponses
 from gateway.tenants.tenants import Tenants
 from gateway.tracing.traces import RecentTraces
 from mesh.telemetry import semconv
@@ -70,6 +76,7 @@ class HttpApi:
         receipts: Receipts | None = None,
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
+        stored: StoredResponses | None = None,  # None: no response is stored
     ) -> None:
         self._core = core
         self._models = models
@@ -89,10 +96,12 @@ class HttpApi:
             clock=clock,
             turns=self.turns,
         )
+        keeping = ResponseKeeping(stored)
+        self._responses, self._stored = Responses(keeping), stored
+        self._background = BackgroundResponses(stored, keeping, lambda: self._inner)
         kinds: dict[str, GeneratingKind[Any]] = {
             "/v1/chat/completions": Chat(),
             "/v1/completions": Completion(),
-            "/v1/responses": Responses(),
             "/v1/messages": Messages(),
             "/api/chat": OLLAMA_CHAT,
             "/api/generate": OLLAMA_GENERATE,
@@ -101,11 +110,13 @@ class HttpApi:
         }
         begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
         begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
-        generating = {path: GeneratingEndpoint(self, begin, BY_PATH[path]) for path, begin in begins.items()}
+        begins["/v1/responses"] = self._respond
+        generating = {path: GeneratingEndpoint(self, begin, row_of(path)) for path, begin in begins.items()}
         routes: list[BaseRoute] = [
             *routes_of(generating),
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
             *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
+            *ResponsePages(keeping, self._background).routes(),
             *info.routes(),
             *also,
         ]
@@ -117,6 +128,7 @@ class HttpApi:
             routes=self.routes,
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
+        self._inner = InnerCalls(routed, tenants, core.limits)
         guarded = routed
         if tenants is not None:
             guarded = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
@@ -125,7 +137,20 @@ class HttpApi:
         self.unguarded = CommonHeaders(routed, draw_id=self._draw_id, cors=cors)  # asks nobody for a key
 
     async def aclose(self) -> None:
+        await self._background.aclose()
+        if self._stored is not None:
+            await self._stored.aclose()
         await self._parser.aclose()
+
+    async def _respond(self, raw: bytes, caller: HttpCaller) -> Reply:
+        opened = await self._opening.open(self._responses, raw, caller)
+        if not opened.body.background:
+            return await self._opening.answer(self._responses, opened)
+        _, (valid,) = await self._opening.check(self._responses, opened)
+        kept, body, created = self._responses.kept(opened), opened.body, int(self._clock())
+        assert kept is not None, "a response in the background is stored"
+        fixed = fixed_members(body, opened.asked.repeated, valid, opened.assets, created=created, stored=True)
+        return await self._background.begin(raw, begun_response(fixed), kept, valid.request.request_id)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._opening.parse(raw, EmbeddingRequest, caller)

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, compile_path
 
 from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.endpoints.table import ENDPOINTS
 from gateway.tenants.tenants import Work
 
-BY_PATH = {each.path: each for each in ENDPOINTS}
+BY_ROUTE = {each.route: each for each in ENDPOINTS}
 _PATTERNS = [(compile_path(each.path)[0], each) for each in ENDPOINTS]
 
 
@@ -27,9 +29,11 @@ _OLLAMA = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if 
 
 
 @lru_cache(maxsize=1024)  # clients choose paths
-def endpoint_at(path: str) -> ApiEndpoint | None:
-    """The row that this path belongs to."""
-    return next((each for pattern, each in _PATTERNS if pattern.match(path)), None)
+def endpoint_at(path: str, method: str = "") -> ApiEndpoint | None:
+    """The row that this path belongs to; without a method the first one."""
+    found = [each for pattern, each in _PATTERNS if pattern.match(path)]
+    first = found[:1] if not method else [each for each in found if each.method == method.lower()]
+    return first[0] if first else None
 
 
 def is_below(path: str, places: tuple[str, ...]) -> bool:
@@ -48,9 +52,9 @@ def without_slash(path: str) -> str:
     return bare if endpoint_at(bare) is not None else path
 
 
-def streams(path: str) -> bool:
+def streams(method: str, path: str) -> bool:
     """Whether the answer may be a stream of tokens."""
-    row = endpoint_at(path)
+    row = endpoint_at(path, method)
     return row is not None and row.event is not None
 
 
@@ -58,10 +62,10 @@ def work_at(method: str, path: str) -> Work:
     """The work that a call counts as, also one that is refused then."""
     if shows_operations(path):
         return Work.OPERATES
-    if method != "POST":
-        return Work.LOOKS
-    row = endpoint_at(path)
-    return Work.COMPUTES if row is not None and row.work is Work.COMPUTES else Work.GENERATES
+    row = endpoint_at(path, method)
+    if row is not None:
+        return row.work
+    return Work.GENERATES if method == "POST" else Work.LOOKS
 
 
 def dialect_at(path: str) -> ApiDialect:
@@ -82,6 +86,33 @@ def paths_of(routes: Iterable[BaseRoute]) -> list[str]:
     return [route.path for route in routes if isinstance(route, Route)]
 
 
+def row_of(name: str) -> ApiEndpoint:
+    """The row of a path, or of a method and a path where a path has several rows."""
+    if " " in name:
+        return BY_ROUTE[name]
+    found = [each for each in ENDPOINTS if each.path == name]
+    if len(found) != 1:
+        raise KeyError(name)
+    return found[0]
+
+
 def routes_of(handlers: Mapping[str, Any]) -> list[BaseRoute]:
-    """Routes for the handlers of these rows, by the rows' paths."""
-    return [Route(path, handler, methods=[BY_PATH[path].method]) for path, handler in handlers.items()]
+    """Routes for handlers by the names of their rows. Several handlers of one path are functions of a request."""
+    by_path = dict[str, dict[str, Any]]()
+    for name, handler in handlers.items():
+        row = row_of(name)
+        by_path.setdefault(row.path, {})[row.method.upper()] = handler
+    return [Route(path, _one_of(found), methods=[*found]) for path, found in by_path.items()]
+
+
+def _one_of(by_method: Mapping[str, Any]) -> Any:
+    """One handler for a path, so that its 405 names every method."""
+    if len(by_method) == 1:
+        return next(iter(by_method.values()))
+
+    async def handle(request: Request) -> Response:
+        method = request.method
+        found: Response = await by_method["GET" if method == "HEAD" else method](request)
+        return found
+
+    return handle

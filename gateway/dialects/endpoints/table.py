@@ -43,7 +43,7 @@ from gateway.dialects.described.pages import (
     VersionAnswer,
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
-from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
+from gateway.dialects.described.responses import DeletedResponse, InputItems, ResponseAnswer, ResponseEvent
 from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
 from gateway.dialects.ollama.types import (
@@ -102,6 +102,26 @@ ENDPOINTS = (
         work=Work.GENERATES,
         operation=semconv.CHAT,
         dialect=ApiDialect.RESPONSES,
+    ),
+    ApiEndpoint("/v1/responses/{id}", "A stored response", ResponseAnswer, unknown="NOT_FOUND"),
+    ApiEndpoint("/v1/responses/{id}", "Removes a stored response", DeletedResponse, verb="delete", unknown="NOT_FOUND"),
+    ApiEndpoint(
+        "/v1/responses/{id}/cancel",
+        "Ends a response that is generated in the background",
+        ResponseAnswer,
+        verb="post",
+        unknown="NOT_FOUND",
+    ),
+    ApiEndpoint(
+        "/v1/responses/{id}/input_items",
+        "The items before the output of a stored response",
+        InputItems,
+        query={
+            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+            "order": {"enum": ["asc", "desc"], "default": "desc"},
+            "after": {"type": "string", "description": "id of the item behind which the list begins"},
+        },
+        unknown="NOT_FOUND",
     ),
     ApiEndpoint(
         "/v1/messages",

@@ -36,7 +36,7 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
     """`paths`: those that the gateway serves."""
     served = set(paths)
     rows = [row for row in ENDPOINTS if row.summary and served & {row.path, row.described_path}]
-    bodies = {row.path: row.body for row in rows if row.body is not None}
+    bodies = {row.route: row.body for row in rows if row.body is not None}
     answers = [
         kind
         for row in rows
@@ -53,9 +53,9 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
         _finish_body(components[name], row)
     found, more = msgspec.json.schema_components(answers, ref_template=_REF)
     by_type = dict(zip(map(repr, answers), found, strict=True))
-    operations = {
-        row.described_path: _operation(row, by_type, dict(zip(bodies, requests, strict=True)), limits) for row in rows
-    }
+    by_route, operations = dict(zip(bodies, requests, strict=True)), dict[str, Json]()
+    for row in rows:
+        operations.setdefault(row.described_path, {}).update(_operation(row, by_type, by_route, limits))
     keys = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if limits.keys_file is not None else {}
     return {
         "openapi": "3.1.0",
@@ -113,7 +113,7 @@ def _operation(row: ApiEndpoint, by_type: dict[str, Json], bodies: dict[str, Jso
         "responses": {"200": _answer(row, by_type)},
     }
     if row.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": bodies[row.path]}}}
+        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": bodies[row.route]}}}
     for status, kind in row.also.items():
         either = {"anyOf": [by_type[repr(kind)], by_type[repr(row.error)]]}
         found["responses"][str(status)] = _response("no worker can take a request", either)

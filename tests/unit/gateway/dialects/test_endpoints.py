@@ -6,11 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cli.envoy.access import API
 from gateway.dialects.endpoints.endpoint import ApiDialect, Merged
 from gateway.dialects.endpoints.paths import (
-    BY_PATH,
+    BY_ROUTE,
     dialect_at,
     endpoint_at,
     merged_at,
@@ -72,11 +75,21 @@ def test_routes_are_made_by_the_table_alone() -> None:
         routes_of({"/v1/unheard": object()})
 
 
-def test_no_path_has_two_rows() -> None:
-    assert len(BY_PATH) == len(ENDPOINTS)
+def test_no_method_of_a_path_has_two_rows() -> None:
+    assert len(BY_ROUTE) == len(ENDPOINTS)
     for row in ENDPOINTS:
         example = re.sub(r"{[^}]*}", "x", row.path)
-        assert endpoint_at(example) is row, example
+        assert endpoint_at(example, row.method.upper()) is row, example
+        same = [each for each in ENDPOINTS if each.path == row.path]
+        assert {each.dialect for each in same} == {row.dialect} and {each.merged for each in same} == {row.merged}
+
+
+async def test_a_path_of_several_methods_has_one_route_that_allows_them_all() -> None:
+    async def found(request: Request) -> Response:
+        return Response(request.method)
+
+    (route,) = routes_of({"GET /v1/responses/{id}": found, "DELETE /v1/responses/{id}": found})
+    assert isinstance(route, Route) and route.methods == {"GET", "HEAD", "DELETE"}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +106,10 @@ def test_no_path_has_two_rows() -> None:
         ("GET", "/debug/unheard", Work.OPERATES),
         ("POST", "/ui", Work.OPERATES),
         ("GET", "/metrics/", Work.OPERATES),
+        ("DELETE", "/v1/responses/resp_1", Work.LOOKS),
+        ("POST", "/v1/responses/resp_1/cancel", Work.LOOKS),
+        ("POST", "/v1/responses/resp_1", Work.GENERATES),
+        ("DELETE", "/v1/chat/completions", Work.LOOKS),
     ],
 )
 def test_what_a_call_counts_as(method: str, path: str, work: Work) -> None:
@@ -100,7 +117,7 @@ def test_what_a_call_counts_as(method: str, path: str, work: Work) -> None:
 
 
 def test_every_answer_that_may_stream_has_a_bare_head() -> None:
-    found = {row.path for row in ENDPOINTS if streams(row.path)}
+    found = {row.path for row in ENDPOINTS if streams(row.method, row.path)}
     assert {"/generate", "/inference/v1/generate", "/v1/messages", "/v1/responses", "/v1/completions"} < found
     assert "/v1/embeddings" not in found and "/v1/messages/count_tokens" not in found
 

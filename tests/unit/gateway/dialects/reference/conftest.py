@@ -16,6 +16,7 @@ from gateway.dialects.reference.document import document
 from gateway.observability.pages import page_routes, worker_pages
 from gateway.prompts.assets import Assets
 from gateway.receipts.receipts import Receipts
+from gateway.stored.responses import StoredResponses
 from gateway.tracing.traces import RecentTraces
 from mesh.config.door_config import DoorConfig
 from mesh.messages.jobs import Tier
@@ -49,7 +50,17 @@ def new_api(core: FakeCore, assets: Assets, tmp_path: Path) -> Callable[[], Http
     def make() -> HttpApi:
         traces, receipts = RecentTraces(Silent(), random=Random(1)), receipts_in(tmp_path / "receipts")
         pages = [*debug_routes(traces, lambda: 1.0), *receipt_routes(receipts), *page_routes(page_view)]
-        return HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, traces=traces, receipts=receipts, also=pages)
+        stored = StoredResponses(tmp_path / "responses", seconds=60.0, most_bytes=1 << 24, clock=lambda: 1.0)
+        return HttpApi(
+            core,
+            assets,
+            random=Random(7),
+            clock=lambda: 1.0,
+            traces=traces,
+            receipts=receipts,
+            also=pages,
+            stored=stored,
+        )
 
     return make
 

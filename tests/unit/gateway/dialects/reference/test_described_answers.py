@@ -107,11 +107,18 @@ async def test_pages_have_exactly_the_members_that_are_described(api: HttpApi, d
         made = await http.post(TEXT, json={"prompt": "a", "request_id": "r", "receipt": True})
         paths = {"/v1/models/{name}": "/v1/models/tiny", "/debug/requests/{request_id}": "/debug/requests/r"}
         paths["/v1/receipts/{id}"] = f"/v1/receipts/{made.json()['receipt']['id']}"
+        response = (await http.post(RESPONSES, json={"input": "a", "background": True})).json()["id"]
+        paths["/v1/responses/{id}"] = f"/v1/responses/{response}"
+        paths["/v1/responses/{id}/input_items"] = f"/v1/responses/{response}/input_items"
         for row in DESCRIBED:
             if row.method == "get" and row.path != "/metrics":
                 answer = await http.get(paths.get(row.described_path, row.path))
                 assert answer.status_code == 200
-                check(answer.json(), schema_of(strict, row.described_path, 200), strict)
+                check(answer.json(), schema_of(strict, row.described_path, 200, method="get"), strict)
+        for method, path in (("post", "/v1/responses/{id}/cancel"), ("delete", "/v1/responses/{id}")):
+            answer = await http.request(method, path.replace("{id}", response))
+            assert answer.status_code == 200
+            check(answer.json(), schema_of(strict, path, 200, method=method), strict)
         core.up = False
         sick = await http.get("/health")
     assert sick.status_code == 503
