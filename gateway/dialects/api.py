@@ -15,8 +15,13 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
 
 from gateway.answers.embedding import Embeddings, validate_embed
+from gateway.batches.store import BatchStore
+from gateway.batches.work import BatchWork
 from gateway.core.interface import Core
 from gateway.dialects.anthropic.reply import MessagesCountReply
+from gateway.dialects.batches.asker import InnerAsker
+from gateway.dialects.batches.batch_pages import BatchPages
+from gateway.dialects.batches.file_pages import FilePages
 from gateway.dialects.common.cors import Cors
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
 from gateway.dialects.endpoints.paths import paths_of, routes_of, row_of
@@ -77,6 +82,7 @@ class HttpApi:
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
         stored: StoredResponses | None = None,  # None: no response is stored
+        batches: BatchStore | None = None,  # None: there are neither files nor batches
     ) -> None:
         self._core = core
         self._models = models
@@ -98,6 +104,7 @@ class HttpApi:
         )
         keeping = ResponseKeeping(stored)
         self._responses, self._stored = Responses(keeping), stored
+        self.batch_work: BatchWork | None = None  # its `run` is the gateway's to call
         self._background = BackgroundResponses(stored, keeping, lambda: self._inner)
         kinds: dict[str, GeneratingKind[Any]] = {
             "/v1/chat/completions": Chat(),
@@ -117,6 +124,7 @@ class HttpApi:
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
             *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
             *ResponsePages(keeping, self._background).routes(),
+            *self._batch_routes(batches),
             *info.routes(),
             *also,
         ]
@@ -141,6 +149,21 @@ class HttpApi:
         if self._stored is not None:
             await self._stored.aclose()
         await self._parser.aclose()
+
+    def _batch_routes(self, store: BatchStore | None) -> list[BaseRoute]:
+        if store is None:
+            return []
+        limits = self._core.limits
+        self.batch_work = BatchWork(
+            store,
+            lambda owner: InnerAsker(self._inner, owner, self._draw_id),
+            holder=self._draw_id(),
+            concurrency=limits.batch_concurrency,
+            most_line_bytes=limits.body_bytes,
+            random=self._random,
+        )
+        pages = BatchPages(self, self._opening, store, self.batch_work)
+        return [*FilePages(self, store).routes(), *pages.routes()]
 
     async def _respond(self, raw: bytes, caller: HttpCaller) -> Reply:
         opened = await self._opening.open(self._responses, raw, caller)

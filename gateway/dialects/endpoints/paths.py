@@ -3,13 +3,13 @@
 A path that no row has belongs to the rows beside it: below `/ui`, `/debug` and `/metrics` lies what operators look at,
 below `/v1/messages` errors are Anthropic's, below `/api` Ollama's."""
 
+import inspect
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import BaseRoute, Route, compile_path
+from starlette.routing import BaseRoute, Route, compile_path, request_response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.endpoints.table import ENDPOINTS
@@ -97,7 +97,7 @@ def row_of(name: str) -> ApiEndpoint:
 
 
 def routes_of(handlers: Mapping[str, Any]) -> list[BaseRoute]:
-    """Routes for handlers by the names of their rows. Several handlers of one path are functions of a request."""
+    """Routes for handlers by the names of their rows."""
     by_path = dict[str, dict[str, Any]]()
     for name, handler in handlers.items():
         row = row_of(name)
@@ -109,10 +109,19 @@ def _one_of(by_method: Mapping[str, Any]) -> Any:
     """One handler for a path, so that its 405 names every method."""
     if len(by_method) == 1:
         return next(iter(by_method.values()))
+    return _ByMethod({method: _app(handler) for method, handler in by_method.items()})
 
-    async def handle(request: Request) -> Response:
-        method = request.method
-        found: Response = await by_method["GET" if method == "HEAD" else method](request)
-        return found
 
-    return handle
+class _ByMethod:
+    """An ASGI application: that of the request's method."""
+
+    def __init__(self, apps: Mapping[str, ASGIApp]) -> None:
+        self._apps = apps
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        await self._apps["GET" if method == "HEAD" else method](scope, receive, send)
+
+
+def _app(handler: Any) -> ASGIApp:
+    return request_response(handler) if inspect.isroutine(handler) else handler

@@ -43,8 +43,9 @@ from gateway.dialects.described.pages import (
     VersionAnswer,
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
-from gateway.dialects.described.responses import DeletedResponse, InputItems, ResponseAnswer, ResponseEvent
-from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
+from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
+from gateway.dialects.endpoints.endpoint import TEXT, ApiDialect, ApiEndpoint, Merged
+from gateway.dialects.endpoints.kept import KEPT
 from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
 from gateway.dialects.ollama.types import (
     OllamaChatRequest,
@@ -58,7 +59,6 @@ from gateway.tenants.tenants import Work
 from mesh.sessions.page_reports import MOST_LISTED
 from mesh.telemetry import semconv
 
-TEXT = "text/plain"
 DEFAULT_LIMIT, MOST = 50, 512  # requests of /debug/requests
 
 
@@ -103,26 +103,6 @@ ENDPOINTS = (
         operation=semconv.CHAT,
         dialect=ApiDialect.RESPONSES,
     ),
-    ApiEndpoint("/v1/responses/{id}", "A stored response", ResponseAnswer, unknown="NOT_FOUND"),
-    ApiEndpoint("/v1/responses/{id}", "Removes a stored response", DeletedResponse, verb="delete", unknown="NOT_FOUND"),
-    ApiEndpoint(
-        "/v1/responses/{id}/cancel",
-        "Ends a response that is generated in the background",
-        ResponseAnswer,
-        verb="post",
-        unknown="NOT_FOUND",
-    ),
-    ApiEndpoint(
-        "/v1/responses/{id}/input_items",
-        "The items before the output of a stored response",
-        InputItems,
-        query={
-            "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
-            "order": {"enum": ["asc", "desc"], "default": "desc"},
-            "after": {"type": "string", "description": "id of the item behind which the list begins"},
-        },
-        unknown="NOT_FOUND",
-    ),
     ApiEndpoint(
         "/v1/messages",
         "The next message of a conversation, in Anthropic's dialect",
@@ -144,6 +124,7 @@ ENDPOINTS = (
         work=Work.COMPUTES,
         operation=semconv.CHAT,
     ),
+    *KEPT,
     ApiEndpoint("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/models", "The served models", ModelCards),

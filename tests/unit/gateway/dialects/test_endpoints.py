@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cli.envoy.access import API
+from gateway.batches.lines import URLS
 from gateway.dialects.endpoints.endpoint import ApiDialect, Merged
 from gateway.dialects.endpoints.paths import (
     BY_ROUTE,
@@ -28,7 +29,7 @@ from gateway.tenants.tenants import Work
 from tests.unit.sources import ROOT, python_files, tree
 
 PATH = re.compile(r"/(?:v1|health|load|version|metrics|debug|ui|docs|generate|inference|(?:de)?tokeniz\w+)\b[\w/.{}:]*")
-PLACES = ("gateway/dialects/endpoints/table.py",)
+PLACES = ("gateway/dialects/endpoints/table.py", "gateway/dialects/endpoints/kept.py")
 
 
 def lists_of_paths(module: ast.AST) -> Iterator[ast.AST]:
@@ -51,8 +52,14 @@ def test_no_file_of_the_gateway_writes_a_list_of_paths_but_the_table() -> None:
         if path.startswith("gateway/") and path not in PLACES
         for node in lists_of_paths(tree(path))
     }
-    # What the page at `/` offers to a program, in its order.
-    assert {each.partition(":")[0] for each in found} <= {"gateway/dialects/info.py"}
+    # What the page at `/` offers to a program, in its order; and the urls of OpenAI's batch format, see below.
+    assert {each.partition(":")[0] for each in found} <= {"gateway/dialects/info.py", "gateway/batches/lines.py"}
+
+
+def test_requests_of_a_batch_go_to_endpoints_that_generate() -> None:
+    for url in URLS:
+        row = endpoint_at(url, "POST")
+        assert row is not None and row.work is Work.GENERATES and row.dialect.value in ("openai", "responses")
 
 
 def test_a_list_of_paths_is_seen() -> None:

@@ -9,24 +9,18 @@ import pytest
 
 from gateway.stored.database import StoreUnusable
 from gateway.stored.responses import DEAD_SECONDS, StoredResponse, StoredResponses, StoredState
+from tests.harness.wall_clock import WallClock
 
 MIB = 2**20
 
 
-class Wall:
-    seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
+@pytest.fixture
+def wall() -> WallClock:
+    return WallClock(1000.0)
 
 
 @pytest.fixture
-def wall() -> Wall:
-    return Wall()
-
-
-@pytest.fixture
-async def store(tmp_path: Path, wall: Wall) -> AsyncIterator[StoredResponses]:
+async def store(tmp_path: Path, wall: WallClock) -> AsyncIterator[StoredResponses]:
     found = StoredResponses(tmp_path / "kept", seconds=100.0, most_bytes=MIB, clock=wall)
     yield found
     await found.aclose()
@@ -55,7 +49,7 @@ async def test_another_process_finds_it_too_and_after_a_restart(store: StoredRes
     assert (tmp_path / "kept" / "responses.sqlite").stat().st_mode & 0o777 == 0o600
 
 
-async def test_an_old_response_is_gone(store: StoredResponses, wall: Wall) -> None:
+async def test_an_old_response_is_gone(store: StoredResponses, wall: WallClock) -> None:
     await store.keep(lambda: response("resp_1"))
     wall.seconds += 100.0
     assert await store.find("resp_1", "") is not None
@@ -64,7 +58,7 @@ async def test_an_old_response_is_gone(store: StoredResponses, wall: Wall) -> No
 
 
 async def test_the_tenant_that_holds_most_loses_its_oldest_responses(
-    store: StoredResponses, tmp_path: Path, wall: Wall
+    store: StoredResponses, tmp_path: Path, wall: WallClock
 ) -> None:
     random = Random(1)
     await store.keep(lambda: response("first", "small"))
@@ -85,7 +79,7 @@ async def test_a_response_beyond_the_bound_is_not_kept_and_others_stay(store: St
 
 
 async def test_a_response_in_the_background_has_failed_when_its_process_is_silent(
-    store: StoredResponses, wall: Wall
+    store: StoredResponses, wall: WallClock
 ) -> None:
     await store.keep(lambda: response("resp_1", state=StoredState.RUNNING))
     wall.seconds += DEAD_SECONDS - 1
@@ -107,7 +101,7 @@ async def test_the_first_end_of_a_response_stays(store: StoredResponses) -> None
     assert not await store.end("never", "", b"{}")
 
 
-async def test_a_damaged_file_is_put_aside_and_a_new_one_begins(tmp_path: Path, wall: Wall) -> None:
+async def test_a_damaged_file_is_put_aside_and_a_new_one_begins(tmp_path: Path, wall: WallClock) -> None:
     (tmp_path / "responses.sqlite").write_bytes(b"no database" * 1000)
     store = StoredResponses(tmp_path, seconds=100.0, most_bytes=MIB, clock=wall)
     assert not await store.keep(lambda: response("resp_1"))
@@ -117,7 +111,7 @@ async def test_a_damaged_file_is_put_aside_and_a_new_one_begins(tmp_path: Path, 
 
 
 async def test_a_folder_that_cannot_be_made_loses_responses_and_says_so_once(
-    tmp_path: Path, wall: Wall, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, wall: WallClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     store = StoredResponses(tmp_path / "file", seconds=100.0, most_bytes=MIB, clock=wall)

@@ -10,6 +10,7 @@ import httpx2 as httpx
 import pytest
 
 from gateway.dialects.api import HttpApi
+from gateway.dialects.endpoints.kept import KEPT
 from gateway.dialects.reference.document import document
 from gateway.prompts.assets import Assets, load_assets
 from mesh.config.door_config import DoorConfig
@@ -86,7 +87,10 @@ def assets(folder: Path) -> Assets:
     return load_assets(folder, "tiny")
 
 
-@pytest.mark.parametrize("row", [row for row in DESCRIBED if row.body is not None], ids=lambda row: row.path)
+# Files and batches need what other requests have made: tests/unit/gateway/dialects/batches.
+@pytest.mark.parametrize(
+    "row", [row for row in DESCRIBED if row.body is not None and row not in KEPT], ids=lambda row: row.path
+)
 async def test_requests_made_of_the_description_get_described_answers(
     core: FakeCore, assets: Assets, tmp_path: Path, row: Any
 ) -> None:
