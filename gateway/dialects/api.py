@@ -45,6 +45,7 @@ from gateway.dialects.native.vllm import VLLM
 from gateway.dialects.ollama.pages import OllamaPages
 from gateway.dialects.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.dialects.openai.large import BodyParser
+from gateway.dialects.openai.relevance import RelevanceEndpoints
 from gateway.dialects.openai.reply import Reply
 from gateway.dialects.openai.request import HttpCaller, chat_prompt
 from gateway.dialects.openai.types import EmbeddingRequest
@@ -117,6 +118,9 @@ class HttpApi:
         }
         begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
         begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
+        relevance = RelevanceEndpoints(core, self._opening, random=random, clock=clock)
+        begins |= dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank)
+        begins |= dict.fromkeys(("/v1/score", "/score"), relevance.score)
         begins["/v1/responses"] = self._respond
         generating = {path: GeneratingEndpoint(self, begin, row_of(path)) for path, begin in begins.items()}
         routes: list[BaseRoute] = [

@@ -43,6 +43,7 @@ from gateway.dialects.described.pages import (
     VersionAnswer,
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
+from gateway.dialects.described.relevance import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
 from gateway.dialects.endpoints.endpoint import TEXT, ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.endpoints.kept import KEPT
@@ -88,9 +89,33 @@ ENDPOINTS = (
         "Vectors of texts or token ids",
         EmbeddingAnswer,
         body=EmbeddingRequest,
-        needs=("input",),
+        either=("input", "messages"),
         work=Work.GENERATES,
         operation=semconv.EMBEDDINGS,
+    ),
+    *(
+        ApiEndpoint(
+            path,
+            "Documents by how relevant they are for a query",
+            RerankAnswer,
+            body=RerankRequest,
+            needs=("query", "documents"),
+            work=Work.GENERATES,
+            operation=semconv.TEXT_COMPLETION,
+        )
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
+    *(
+        ApiEndpoint(
+            path,
+            "How relevant texts are for each other, pair by pair",
+            ScoreAnswer,
+            body=ScoreRequest,
+            needs=("text_1", "text_2"),
+            work=Work.GENERATES,
+            operation=semconv.TEXT_COMPLETION,
+        )
+        for path in ("/v1/score", "/score")
     ),
     ApiEndpoint(
         "/v1/responses",
