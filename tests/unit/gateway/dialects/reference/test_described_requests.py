@@ -88,7 +88,7 @@ def assets(folder: Path) -> Assets:
     return load_assets(folder, "tiny")
 
 
-# Files and batches need what other requests have made (tests/unit/gateway/dialects/batches), and the prompts of pairs are
+# Files and batches need what other requests have made (tests/unit/gateway/dialects/batches), and prompts of pairs are
 # longer than this model's context (tests/unit/gateway/dialects/openai/test_relevance.py).
 ELSEWHERE = [*KEPT, *(row for row in DESCRIBED if row.body in (RerankRequest, ScoreRequest))]
 
