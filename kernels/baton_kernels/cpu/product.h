@@ -81,7 +81,7 @@ static void pack_rows(const ProductCall& call, Path path, long t) {
     for (long i = 0; i < kp; i += 32)
         put_rows(path, R, least(32, kp - i), reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / kWordElements * R, [&](long r, long c) {
             const long at = i + 16 * c;
-            return r < rows && at < k ? load_first(call.x + (t * R + r) * k + at, k - at, 0.0f) : set(0.0f);
+            return r < rows && at < k ? load_first(row_of(call, t * R + r) + at, k - at, 0.0f) : set(0.0f);
         });
 #endif
 }
