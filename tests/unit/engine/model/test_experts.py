@@ -1,5 +1,6 @@
 """Models with experts: both ways in which checkpoints hold them, their bits in whatever company, eight bits."""
 
+import json
 import tracemalloc
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,10 +25,13 @@ from engine.model.weights import Weights, open_weights
 from engine.model.work import ModelWork
 from engine.step.plan import Piece, Plan
 from tests.families.folders import OWN, rewritten, saved
+from tests.unit.engine.quantized_files import words as packed_words
+from tests.unit.engine.quantized_files import write
 from tests.unit.engine.test_transformers import logits_of, oracle
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
 Words = Callable[..., list[int]]
+Array = NDArray[Any]
 
 
 def together(folder: Path, out: Path) -> Path:
@@ -119,27 +123,63 @@ def test_eight_bits_round_experts_and_leave_the_router_as_it_is(tmp_path: Path, 
     assert np.abs(ours.logits(prompt) - exact).mean() < 0.1 * exact.std()
 
 
+def in_int8(values: Array) -> dict[str, Array]:
+    scales = np.abs(values).max(1, keepdims=True) / np.float32(127)
+    return {"weight": np.rint(values / scales).astype(np.int8), "weight_scale": scales}
+
+
+def in_int4(values: Array) -> dict[str, Array]:
+    grouped = values.reshape(len(values), -1, 16)
+    scales = np.abs(grouped).max(2) / np.float32(7)
+    nibbles = (np.rint(grouped / scales[..., None]) + 8).astype(np.uint8).reshape(values.shape)
+    shape = np.array(values.shape, np.int64)
+    return {"weight_packed": packed_words(nibbles, 4, 1), "weight_scale": scales, "weight_shape": shape}
+
+
+def in_fp8(values: Array) -> dict[str, Array]:
+    """Blocks of 16 outputs and 32 inputs."""
+    rows, columns = (-(-side // block) for side, block in zip(values.shape, (16, 32), strict=True))
+    scales = np.full((rows, columns), np.abs(values).max() / 448, np.float32)
+    codes = torch.from_numpy(values / scales[0, 0]).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+    return {"weight": codes, "weight_scale_inv": scales}
+
+
+GROUP = {"weights": {"type": "int", "num_bits": 8, "strategy": "channel"}, "targets": ["Linear"]}
+COMPRESSED: dict[str, Any] = {"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP}}
+FORMATS: dict[str, tuple[Callable[[Array], dict[str, Array]], dict[str, Any], str]] = {
+    "int8": (in_int8, COMPRESSED | {"format": "int-quantized"}, "pairs+w8a8"),
+    "int4": (in_int4, COMPRESSED | {"format": "pack-quantized"}, "pairs+w4a8-g16"),
+    "fp8": (in_fp8, {"quant_method": "fp8", "weight_block_size": [16, 32]}, "pairs"),
+}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
 def test_experts_of_a_quantized_checkpoint_are_read_in_their_own_bits(
-    tmp_path: Path, engine: Any, words: Words
+    kind: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:
-    """The format is that of compressed-tensors: int8, a scale per output, the router as it is."""
-    folder = tiny(tmp_path / "model", "qwen3_moe")
-    tensors: dict[str, tuple[str, NDArray[Any]]] = {}
+    """The router is left as it is, as tools leave it."""
+    rounded, settings, products = FORMATS[kind]
+    folder, tensors = tiny(tmp_path / "model", "qwen3_moe"), dict[str, Array]()
+    config = json.loads((folder / "config.json").read_text())
     for name, values in numbers(folder).items():
-        if ".experts." not in name:
-            tensors[name] = "fp32", values
-            continue
-        scales = np.abs(values).max(1, keepdims=True) / np.float32(127)
-        tensors[name] = "i8", np.rint(values / scales).astype(np.int8)
-        tensors[f"{name}_scale"] = "fp32", scales
-    write_tensors(folder / "model.safetensors", tensors)
-    group = {"weights": {"type": "int", "num_bits": 8, "strategy": "channel"}, "targets": ["Linear"]}
-    settings = {"quant_method": "compressed-tensors", "format": "int-quantized", "config_groups": {"group_0": group}}
-    rewritten(folder, {"quantization_config": settings})
+        module = name.removesuffix(".weight")
+        parts = rounded(values) if ".experts." in name else {"weight": values}
+        tensors |= {f"{module}.{part}": each for part, each in parts.items()}
+    fp8 = tuple(name for name in tensors if kind == "fp8" and ".experts." in name and name.endswith(".weight"))
+    write(folder, tensors, settings, fp8)
+    rewritten(folder, config)
     ours, prompt = engine(folder), words(60)
-    assert ours.weights.products == "pairs+w8a8"
+    assert ours.weights.products == products
     exact = logits_of(oracle(tiny(tmp_path / "exact", "qwen3_moe")), prompt)
-    assert np.abs(ours.logits(prompt) - exact).mean() < 0.1 * exact.std()
+    assert np.abs(ours.logits(prompt) - exact).mean() < 0.2 * exact.std()
+    if kind == "fp8":  # its matrices are widened to the form of others
+        return
+    lost = "model.layers.0.mlp.experts.2.down_proj"
+    whole = {name: values for name, values in tensors.items() if not name.startswith(lost)}
+    write(folder, whole | {f"{lost}.weight": numbers(tmp_path / "exact")[f"{lost}.weight"]}, settings)
+    rewritten(folder, config)
+    with pytest.raises(ModelError, match="experts whose matrices have different forms"):
+        engine(folder)
 
 
 def test_packing_takes_the_memory_of_one_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
