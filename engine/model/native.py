@@ -13,19 +13,25 @@ from engine.model.mixture import mixture_of
 from engine.model.page_memory import PageMemory
 from engine.model.weights import Floats, LayerWeights, Weights
 
-_EXPERTS = ("router", "experts_gate_up", "experts_down")
+_DENSE = ("gate_up", "gate_up_bias", "down", "down_bias")
+_MLP = (*_DENSE, "router", "experts_gate_up", "experts_down")
 
 
 def native_layer(layer: LayerWeights, config: ModelConfig) -> kernels.layer.Layer:
     """The addresses of a layer's weights."""
-    addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__ if name not in _EXPERTS}
-    of_mlp = {name: addresses.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")}
+    addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__ if name not in _MLP}
+    return kernels.layer.Layer(mlp=_native_mlp(layer, config), **addresses)
+
+
+def _native_mlp(layer: LayerWeights, config: ModelConfig) -> kernels.layer.MlpWeights:
     mixture = mixture_of(layer, config)
     if mixture is not None:
-        return kernels.layer.Layer(mlp=mixture.native(), **addresses)
-    activation = kernels.activation_index(config.activation)
-    mlp = kernels.layer.MlpWeights(activation=activation, gated=config.row.tensors.gated, **of_mlp)
-    return kernels.layer.Layer(mlp=mlp, **addresses)
+        return mixture.native()
+    return kernels.layer.MlpWeights(
+        activation=kernels.activation_index(config.activation),
+        gated=config.row.tensors.gated,
+        **{name: optional_address(getattr(layer, name)) for name in _DENSE},
+    )
 
 
 def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Floats]) -> kernels.layer.LayerStep:

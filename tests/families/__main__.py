@@ -63,7 +63,12 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "gemma3_text": _ATTENTION | _CAPS,
     "stablelm": {"use_qkv_bias": list(_BOOLEANS), "rope_parameters": _PARTIAL},
     "starcoder2": {"use_bias": list(_BOOLEANS), "hidden_act": ["silu", "gelu_pytorch_tanh"]},
-    "mixtral": {"num_local_experts": [3, 8], "num_experts_per_tok": [1, 2, 3], "rope_parameters": _ROPES},
+    "mixtral": {
+        "num_local_experts": [3, 8],
+        "num_experts_per_tok": [1, 2, 3],
+        "rope_parameters": _ROPES,
+        "head_dim": [16, 48],
+    },
     "qwen2_moe": _EXPERTS | {"qkv_bias": list(_BOOLEANS), "shared_expert_intermediate_size": [64, 100]},
     "qwen3_moe": _EXPERTS | _ATTENTION | {"rope_parameters": _ROPES},
     "olmoe": _ATTENTION | {"clip_qkv": [None, 0.8], "norm_topk_prob": list(_BOOLEANS), "num_experts_per_tok": [1, 3]},
