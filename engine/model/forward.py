@@ -239,14 +239,15 @@ class Forward:
             config.attention_cap,
         )
         self._add(x, layer.attended_norm, partial(self._product, attended, layer.o, bias=layer.o_bias))
-        self._add(x, layer.fed_norm, self._feed_forward(layer, self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)))
+        read = self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)
+        self._add(x, layer.fed_norm, self._feed_forward(layer, index, read))
 
-    def _feed_forward(self, layer: LayerWeights, read: Floats) -> _Result:
+    def _feed_forward(self, layer: LayerWeights, index: int, read: Floats) -> _Result:
         """The last product of the feed-forward block for these rows, or all of a mixture of experts."""
         config, mixture = self._weights.config, mixture_of(layer, self._weights.config)
         if mixture is not None:
-            if self._product is kernels.product:
-                return partial(kernels.experts.experts, read, mixture)
+            if self._native:
+                return partial(kernels.experts.run, read, self._native[index].mlp)
             return partial(mix_one_by_one, read, mixture, product=self._product)
         assert layer.gate_up is not None and layer.down is not None
         gated = self._take("gated", len(read), config.ffn)

@@ -70,12 +70,18 @@ class Mixture:
 def experts(x: Array, mixture: Mixture, out: Array, residual: Array | None = None) -> None:
     """out [rows, hidden] = the mixture's result for x [rows, hidden], then + residual (may be out)."""
     rows, _ = rank("x", x, 2)
-    shape = rows, shape_of(mixture.router)[1]
+    pointer("x", x, F32, (rows, shape_of(mixture.router)[1]))
+    run(x, mixture.native(), out, residual)
+
+
+def run(x: Array, weights: MlpWeights, out: Array, residual: Array | None = None) -> None:
+    """Computes the same as `experts`, with addresses that `Mixture.native` has checked."""
+    shape = rank("x", x, 2)
     check(
         load().experts(
             pointer("x", x, F32, shape),
-            byref(mixture.native()),
-            rows,
+            byref(weights),
+            shape[0],
             writable("out", out, F32, shape),
             None if residual is None else pointer("residual", residual, F32, shape),
             None,
