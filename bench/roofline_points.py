@@ -36,10 +36,11 @@ class RooflineEngine:
         self.runner = CpuRunner(weights, pool_buffer=pool.view(np.uint8), page_tokens=PAGE_TOKENS, threads=threads)
         self._tokens = tuple(int(t) for t in rng.integers(0, config.vocab, LONGEST))
 
-    def decode(self, sequences: int) -> Run:
+    def decode(self, sequences: int, first: int = 0) -> Run:
+        """A step with one row for each sequence; `first` chooses the tokens."""
         per = CONTEXT // PAGE_TOKENS + 1
         pieces = tuple(
-            Piece(i, (self._tokens[i],), CONTEXT - 1, tuple(range(i * per, (i + 1) * per)), 1, 0, Sampling())
+            Piece(i, (self._tokens[first + i],), CONTEXT - 1, tuple(range(i * per, (i + 1) * per)), 1, 0, Sampling())
             for i in range(sequences)
         )
         return lambda: self.runner.compute(Plan(0, pieces))
@@ -72,6 +73,7 @@ class Linear:
 
 def layer_products(weights: Weights, index: int = 0) -> tuple[Linear, ...]:
     config, layer = weights.config, weights.layers[index]
+    assert layer.gate_up is not None and layer.down is not None
     return (
         Linear("qkv", layer.qkv, config.qkv_width, config.hidden),
         Linear("o", layer.o, config.hidden, config.q_width),

@@ -23,7 +23,12 @@ from engine.model.digest import locked
 from engine.model.layout import fused_tensors
 
 _VERSION = 1  # version of the random model; raise it whenever its bytes change
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,12 @@ class ModelShape:
     theta: float = 10000.0
     tied: bool = False
     scaling: tuple[tuple[str, str | float], ...] = ()  # rope scaling as in config.json
+    experts: tuple[tuple[str, int], ...] = ()  # fields of config.json about experts
+
+
+def _moe(experts: int, chosen: int, width: int) -> tuple[tuple[str, int], ...]:
+    fields = {"num_experts": experts, "num_experts_per_tok": chosen, "moe_intermediate_size": width}
+    return (*fields.items(), ("norm_topk_prob", True))
 
 
 _TINY = ModelShape("llama", 64, 2, 4, 2, 16, 176, context=512)
@@ -49,6 +60,7 @@ SHAPES: dict[str, ModelShape] = {
     "qwen2.5-0.5b": _QWEN_HALF,
     "qwen2.5-0.5b-bytes": replace(_QWEN_HALF, vocab=VOCAB, tied=False),  # its layers; its answers are readable bytes
     "qwen3-0.6b": ModelShape("qwen3", 1024, 28, 16, 8, 128, 3072, 151936, 40960, 1e6, tied=True),
+    "qwen3-moe-small": ModelShape("qwen3_moe", 1024, 10, 16, 4, 64, 3072, 32000, 8192, 1e6, experts=_moe(64, 8, 384)),
     "llama3.2-1b": ModelShape("llama", 2048, 16, 32, 8, 64, 8192, 128256, 131072, 5e5, tied=True),
 }
 _LLAMA3 = (
@@ -63,6 +75,7 @@ TINY: dict[str, ModelShape] = {
     "llama3": replace(_TINY, theta=5e5, scaling=_LLAMA3),
     "qwen2": replace(_TINY, family="qwen2", theta=1e6, heads=6, head_dim=16, hidden=96),
     "qwen3": replace(_TINY, family="qwen3", theta=1e6, head_dim=32),
+    "qwen3_moe": replace(_TINY, family="qwen3_moe", theta=1e6, head_dim=32, experts=_moe(8, 3, 48)),
 }
 
 
@@ -99,7 +112,7 @@ def tiny(
     seed: int = 0,
     **changes: Any,
 ) -> Path:
-    """A model for tests: family is llama2, llama3 (rope scaling), qwen2 or qwen3; `changes` are fields of
+    """A model for tests: family is llama2, llama3 (rope scaling), qwen2, qwen3 or qwen3_moe; `changes` are fields of
     ModelShape."""
     return _make(folder, replace(TINY[family], tied=tied, **changes), seed=seed, dtype=dtype, shards=shards)
 
@@ -152,6 +165,7 @@ def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
         "bos_token_id": BEGIN,
         "eos_token_id": END,
         "pad_token_id": PAD,
+        **dict(shape.experts),
     }
 
 

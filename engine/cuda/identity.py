@@ -12,7 +12,7 @@ import torch
 import baton_kernels
 from baton_kernels import KernelError
 from baton_kernels import triton as kernels
-from baton_kernels.selftest import numbers
+from baton_kernels.fixed import numbers
 from baton_kernels.triton.attention import partial_floats
 from baton_kernels.triton.sampling import scratch_floats
 from engine.cuda.products import Products, products_for

@@ -47,6 +47,24 @@ class Tensors:
     gated: bool = True  # else the first product of the MLP has no gate
 
 
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The fields of a mixture of experts, and the tensors of its layers. Matrices of experts have a tensor each, or, as
+    transformers holds them, one for all."""
+
+    count: int  # where config.json leaves num_experts and num_local_experts out
+    chosen: int  # where it leaves num_experts_per_tok out
+    width: str = "moe_intermediate_size"  # field with the width of each expert
+    default_width: int = 0  # where it leaves that field out
+    normalised: Setting = "norm_topk_prob"  # the weights of a row's experts are divided by their sum
+    shared: str = ""  # field with the width of the expert that computes every row; empty: the family has none
+    default_shared: int = 0
+    some_layers: bool = False  # decoder_sparse_step and mlp_only_layers say which layers have experts
+    block: str = "mlp"  # name of the block in checkpoints where matrices have a tensor each
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    down: str = "down_proj"
+
+
 class Windows(Enum):
     """Which layers see only the last `sliding_window` tokens."""
 
@@ -80,6 +98,7 @@ class Scalars:
     residual: str = ""  # what attention and MLP add to the residual is multiplied by
     logits: str = ""  # what logits are divided by
     logits_cap: str = ""
+    qkv_limit: str = ""  # what queries, keys and values are brought into, from below and above
     defaults: tuple[tuple[str, float | None], ...] = ()  # values of fields that are left out; None: no cap
 
 
@@ -90,6 +109,7 @@ class Family:
     norms: Norms = Norms()
     biases: LinearBiases = LinearBiases()
     tensors: Tensors = Tensors()
+    experts: Experts | None = None
     ropes: Ropes = Ropes()
     scalars: Scalars = Scalars()
     windows: Windows = Windows.ALL

@@ -1,11 +1,11 @@
 """The families that are served: a row of what differs from Llama for each of them.
 
-A new dense family is a row here, and a row of `tests/unit/engine/model/test_families.py`, which compares it with
+A new family is a row here, and a row of `tests/unit/engine/model/test_families.py`, which compares it with
 transformers."""
 
 from dataclasses import replace
 
-from engine.families.family import Family, LinearBiases, Norms, Ropes, Scalars, Tensors, Windows
+from engine.families.family import Experts, Family, LinearBiases, Norms, Ropes, Scalars, Tensors, Windows
 
 _ATTENTION = LinearBiases(qkv="attention_bias", output="attention_bias")
 _ATTENTION_AND_MLP = replace(_ATTENTION, mlp="mlp_bias")
@@ -172,6 +172,56 @@ _ROWS = (
         kv_heads=2,
         default_activation="gelu_pytorch_tanh",
         tied=True,
+    ),
+    Family(
+        "mixtral",
+        "MixtralForCausalLM",
+        norms=Norms(default_eps=1e-5),
+        experts=Experts(
+            8,
+            2,
+            width="intermediate_size",
+            normalised=True,
+            block="block_sparse_moe",
+            gate_up=("w1", "w3"),
+            down="w2",
+        ),
+        ropes=Ropes(theta=1e6),
+        kv_heads=8,
+    ),
+    Family(
+        "qwen2_moe",
+        "Qwen2MoeForCausalLM",
+        biases=LinearBiases(qkv="qkv_bias", default=True),
+        experts=Experts(
+            60,
+            4,
+            default_width=1408,
+            shared="shared_expert_intermediate_size",
+            default_shared=5632,
+            some_layers=True,
+        ),
+        windows=Windows.SWITCHED,
+        kv_heads=16,
+        refused=("use_sliding_window",),
+    ),
+    Family(
+        "qwen3_moe",
+        "Qwen3MoeForCausalLM",
+        norms=Norms(queries="head"),
+        biases=_ATTENTION,
+        experts=Experts(128, 8, default_width=768, some_layers=True),
+        windows=Windows.SWITCHED,
+        kv_heads=4,
+        refused=("use_sliding_window",),
+    ),
+    Family(
+        "olmoe",
+        "OlmoeForCausalLM",
+        norms=Norms(default_eps=1e-5, queries="width"),
+        biases=_ATTENTION,
+        experts=Experts(64, 8, width="intermediate_size"),
+        scalars=Scalars(qkv_limit="clip_qkv", defaults=(("clip_qkv", None),)),
     ),
 )
 FAMILIES = {family.model_type: family for family in _ROWS}

@@ -3,6 +3,7 @@
 It serves packing and hashing, once per host. Headers are checked completely before any tensor is touched: a truncated
 or damaged file causes an error that names it, never a wrong number. bf16 values come as uint16."""
 
+import copy
 import json
 import math
 import mmap
@@ -53,6 +54,12 @@ class Checkpoint:
         if (settings := quantization_of(folder)) is not None and self.files[0].suffix != ".gguf":
             dense = {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, Tensor)}
             self.tensors = read_quantized(folder, settings, dense)
+
+    def holding(self, tensors: dict[str, Stored]) -> "Checkpoint":
+        """The same files, with these tensors."""
+        other = copy.copy(self)
+        other.tensors = tensors
+        return other
 
     def take(self, name: str, shape: tuple[int, ...]) -> Stored:
         tensor = self.tensors.get(name)

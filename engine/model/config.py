@@ -11,6 +11,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from engine.families.experts import read_experts
 from engine.families.family import Family, Norms, Setting
 from engine.families.fields import DAMAGED, ConfigFields
 from engine.families.rope import Rope, layers_without_rope, read_local_rope, read_rope
@@ -53,6 +54,13 @@ class ModelConfig:
     local_rope: Rope | None = None  # the rope of `local_layers`, where it is another one
     local_layers: tuple[int, ...] = ()
     no_rope_layers: tuple[int, ...] = ()
+    qkv_limit: float = 0.0  # queries, keys and values are brought into plus and minus this; 0: they are not
+    experts: int = 0  # of each layer that is not in `dense_layers`; 0: every layer has one MLP
+    experts_per_token: int = 0
+    expert_ffn: int = 0
+    experts_normalised: bool = False  # the weights of a row's experts are divided by their sum
+    shared_ffn: int = 0  # width of the expert that computes every row; 0: there is none
+    dense_layers: tuple[int, ...] = ()
 
     @property
     def q_width(self) -> int:
@@ -80,6 +88,9 @@ class ModelConfig:
     def gate_up_width(self) -> int:
         """Outputs of the first product of the MLP."""
         return self.ffn * (2 if self.row.tensors.gated else 1)
+
+    def has_experts(self, layer: int) -> bool:
+        return self.experts > 0 and layer not in self.dense_layers
 
     def within(self, context_tokens: int) -> "ModelConfig":
         """The same model for requests of at most so many tokens; 0: as many as the model allows."""
@@ -156,6 +167,7 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
         local_layers=tuple(layer for layer, local in enumerate(sliding) if local),
         no_rope_layers=tuple(layer for layer, none in enumerate(without) if none),
         **_scalars(given, family, hidden),
+        **read_experts(given, family),
     )
 
 
@@ -207,7 +219,7 @@ def _setting(given: ConfigFields, setting: Setting, default: bool) -> bool:
     return given.flag(setting, default) if isinstance(setting, str) else setting
 
 
-def _scalars(given: ConfigFields, family: Family, hidden: int) -> dict[str, float]:
+def _scalars(given: ConfigFields, family: Family, hidden: int) -> dict[str, Any]:
     names, defaults = family.scalars, dict(family.scalars.defaults)
 
     def number(field: str, otherwise: float) -> float:
@@ -227,4 +239,5 @@ def _scalars(given: ConfigFields, family: Family, hidden: int) -> dict[str, floa
         "residual_scale": number(names.residual, 1.0),
         "logits_divisor": number(names.logits, 1.0),
         "logits_cap": number(names.logits_cap, 0.0),
+        "qkv_limit": number(names.qkv_limit, 0.0),
     }

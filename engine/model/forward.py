@@ -5,14 +5,16 @@ soon as they are rotated and written, so `written(layer)` is called there, befor
 layer, rows that are not sampled need only their keys and values: when most rows are such rows, the rest of that layer
 is computed for the sampled rows alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
+from engine.model.mixture import mix_one_by_one, mixture_of
 from engine.model.native import address, native_layer, native_step, optional_address
 from engine.model.page_memory import PageMemory
 from engine.model.rows import Ints, RowLimits, Rows, block_tables
@@ -32,6 +34,9 @@ class Product(Protocol):
         bias: Floats | None = None,
         residual: Floats | None = None,
     ) -> object: ...
+
+
+_Result = Callable[..., object]  # writes rows into its first argument, plus `residual` where it is given
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +191,8 @@ class Forward:
             kernels.rmsnorm_within(qkv, q_norm, 0, config.eps)
             kernels.rmsnorm_within(qkv, k_norm, config.q_width, config.eps)
             q_norm = k_norm = None
+        if config.qkv_limit:
+            kernels.clip(qkv, config.qkv_limit)
         kernels.rotate_write(
             weights.path,
             qkv,
@@ -231,12 +238,22 @@ class Forward:
             weights.kv,
             config.attention_cap,
         )
-        gated = self._take("gated", count, config.ffn)
-        self._add(x, attended, layer.o, layer.o_bias, layer.attended_norm)
+        self._add(x, layer.attended_norm, partial(self._product, attended, layer.o, bias=layer.o_bias))
         read = self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)
+        self._add(x, layer.fed_norm, self._feed_forward(layer, index, read))
+
+    def _feed_forward(self, layer: LayerWeights, index: int, read: Floats) -> _Result:
+        """The last product of the feed-forward block for these rows, or all of a mixture of experts."""
+        config, mixture = self._weights.config, mixture_of(layer, self._weights.config)
+        if mixture is not None:
+            if self._native:
+                return partial(kernels.experts.run, read, self._native[index].mlp)
+            return partial(mix_one_by_one, read, mixture, product=self._product)
+        assert layer.gate_up is not None and layer.down is not None
+        gated = self._take("gated", len(read), config.ffn)
         between = kernels.gated if config.row.tensors.gated else kernels.activated
         between(read, layer.gate_up, gated, layer.gate_up_bias, activation=config.activation)
-        self._add(x, gated, layer.down, layer.down_bias, layer.fed_norm)
+        return partial(self._product, gated, layer.down, bias=layer.down_bias)
 
     def _normed(self, x: Floats, weight: Floats | None, bias: Floats | None) -> Floats:
         """The rows that the next product reads: x itself where the model has no norm."""
@@ -249,14 +266,14 @@ class Forward:
             kernels.rmsnorm(x, weight, config.eps, out)
         return out
 
-    def _add(self, x: Floats, inputs: Floats, packed: Bytes, bias: Floats | None, norm: Floats | None) -> None:
-        """Adds a product to the residual x, normalised and scaled before where the model does so."""
+    def _add(self, x: Floats, norm: Floats | None, compute: _Result) -> None:
+        """Adds a result to the residual x, normalised and scaled before where the model does so."""
         config = self._weights.config
         if norm is None and config.residual_scale == 1.0:
-            self._product(inputs, packed, x, bias=bias, residual=x)
+            compute(x, residual=x)
             return
         out = self._take("normed", len(x), config.hidden)
-        self._product(inputs, packed, out, bias=bias)
+        compute(out)
         kernels.add(x, out, norm=norm, eps=config.eps, factor=config.residual_scale)
 
     def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[_Queries, Floats, Floats]:

@@ -12,6 +12,7 @@ from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, Tensor
 from engine.model.config import ModelConfig
+from engine.model.expert_tensors import separated
 
 _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -36,6 +37,8 @@ class Fused:
     sources: tuple[TensorSource, ...]  # stacked in this order
     added: float = 0.0  # to each number of a vector
     divisor: float = 1.0  # each number of a vector is divided by it, after that
+    copies: int = 0  # the sources are so many matrices of one shape, which lie one behind the other; 0: one matrix
+    exact: bool = False  # a matrix of fp32 numbers on every product path, also where others are rounded
 
     @property
     def is_matrix(self) -> bool:
@@ -57,7 +60,9 @@ def fused_tensors(config: ModelConfig) -> tuple[Fused, ...]:
     if not config.tied:
         whole.append(Fused("head", (TensorSource(_HEAD, config.vocab, hidden),)))
     for layer in range(config.layers):
-        whole.extend(_layer(config, f"model.layers.{layer}.", f"{layer}."))
+        source, name = f"model.layers.{layer}.", f"{layer}."
+        whole.extend(_layer(config, source, name))
+        whole.extend((_experts if config.has_experts(layer) else _mlp)(config, source, name))
     return tuple(whole)
 
 
@@ -81,6 +86,7 @@ def same_values(one: Stored, other: Stored) -> bool:
 
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Stored]:
     """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
+    checkpoint = separated(config, checkpoint)
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {
         source.name: checkpoint.take(_stored(source.name, config, checkpoint), source.shape) for source in sources
@@ -102,7 +108,8 @@ def _stored(name: str, config: ModelConfig, checkpoint: Checkpoint) -> str:
 def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
     """The one dtype of all matrices; of quantized ones all their types. Vectors may have another dtype, since they are
     widened exactly."""
-    products = [source.name for fused in fused_tensors(config) if fused.is_matrix for source in fused.sources]
+    matrices = [fused for fused in fused_tensors(config) if fused.is_matrix and not fused.exact]
+    products = [source.name for fused in matrices for source in fused.sources]
     if not all(isinstance(tensors[name], Tensor) for name in products):
         return "+".join(sorted({tensors[name].dtype for name in products}))
     dtype = tensors[products[0]].dtype
@@ -114,8 +121,8 @@ def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
 
 
 def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
-    norms, tensors, hidden = config.norms, config.row.tensors, config.hidden
-    attention, mlp = f"{source}self_attn.", f"{source}mlp."
+    """The tensors of a layer without its feed-forward block, but for the norms around it."""
+    norms, hidden, attention = config.norms, config.hidden, f"{source}self_attn."
     places = {
         "input_norm": norms.before_attention,
         "attended_norm": norms.behind_attention,
@@ -132,10 +139,35 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
             one = TensorSource(f"{attention}{part}_norm.weight", turned * config.head_dim, turned_heads=turned)
             yield Fused(f"{name}{part}_norm", (one,), norms.added)
     yield from _linear(f"{name}o", [TensorSource(f"{attention}o_proj", hidden)], config.q_width, config.o_bias)
+
+
+def _mlp(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
+    mlp, tensors = f"{source}mlp.", config.row.tensors
     each = config.gate_up_width // len(tensors.gate_up)
     gate_up = [TensorSource(f"{mlp}{one}", each) for one in tensors.gate_up]
-    yield from _linear(f"{name}gate_up", gate_up, hidden, config.mlp_bias)
-    yield from _linear(f"{name}down", [TensorSource(f"{mlp}{tensors.down}", hidden)], config.ffn, config.mlp_bias)
+    yield from _linear(f"{name}gate_up", gate_up, config.hidden, config.mlp_bias)
+    down = [TensorSource(f"{mlp}{tensors.down}", config.hidden)]
+    yield from _linear(f"{name}down", down, config.ffn, config.mlp_bias)
+
+
+def _experts(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
+    row, hidden, width = config.row.experts, config.hidden, config.expert_ffn
+    assert row is not None
+    block, each = f"{source}{row.block}.", range(config.experts)
+    gate_up = [
+        TensorSource(f"{block}experts.{one}.{part}.weight", width, hidden) for one in each for part in row.gate_up
+    ]
+    down = [TensorSource(f"{block}experts.{one}.{row.down}.weight", hidden, width) for one in each]
+    router = [TensorSource(f"{block}gate.weight", config.experts, hidden)]
+    if config.shared_ffn:
+        shared = f"{block}shared_expert."
+        router.append(TensorSource(f"{block}shared_expert_gate.weight", 1, hidden))
+        parts = [TensorSource(f"{shared}{part}", config.shared_ffn) for part in row.gate_up]
+        yield from _linear(f"{name}gate_up", parts, hidden, False)
+        yield from _linear(f"{name}down", [TensorSource(f"{shared}{row.down}", hidden)], config.shared_ffn, False)
+    yield Fused(f"{name}router", tuple(router), exact=True)
+    yield Fused(f"{name}experts_gate_up", tuple(gate_up), copies=config.experts)
+    yield Fused(f"{name}experts_down", tuple(down), copies=config.experts)
 
 
 def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: float = 1.0) -> Iterator[Fused]:

@@ -5,6 +5,7 @@ memory of the largest matrix. Matrices of one form that share their inputs becom
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,10 @@ class Fusion:
         sizes = [part.nbytes for part in self.parts]
         return sizes[0] if len(sizes) == 1 else baton_kernels.stacked_bytes(sizes)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.nbytes,)
+
     def pack(self, out: Array) -> None:
         if len(self.parts) == 1:
             return self.parts[0].pack(out)
@@ -85,6 +90,29 @@ class Fusion:
             part.pack(each)
         baton_kernels.stack(packed, out)
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class EqualMatrices:
+    """Packed matrices of one size that lie one behind the other: those of a layer's experts."""
+
+    each: tuple[Fusion, ...]
+
+    @classmethod
+    def of(cls, name: str, path: Path, fusions: Sequence[Fusion]) -> "EqualMatrices":
+        """`name` and `path` are for the error where they differ."""
+        if any(len(one.parts) > 1 or one.nbytes != fusions[0].nbytes for one in fusions):
+            remedy = "Take a checkpoint in which all experts of a layer are quantized alike."
+            raise ModelError(path, name, "belongs to experts whose matrices have different forms", remedy)
+        return cls(tuple(fusions))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return len(self.each), self.each[0].nbytes
+
+    def pack(self, out: Array) -> None:
+        for one, place in zip(self.each, out, strict=True):
+            one.pack(place)
 
 
 def checked(name: str, stored: Stored) -> Stored:

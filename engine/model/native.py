@@ -9,19 +9,29 @@ from numpy.typing import NDArray
 
 import baton_kernels as kernels
 from engine.model.config import ModelConfig
+from engine.model.mixture import mixture_of
 from engine.model.page_memory import PageMemory
 from engine.model.weights import Floats, LayerWeights, Weights
+
+_DENSE = ("gate_up", "gate_up_bias", "down", "down_bias")
+_MLP = (*_DENSE, "router", "experts_gate_up", "experts_down")
 
 
 def native_layer(layer: LayerWeights, config: ModelConfig) -> kernels.layer.Layer:
     """The addresses of a layer's weights."""
-    addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__}
-    mlp = kernels.layer.MlpWeights(
+    addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__ if name not in _MLP}
+    return kernels.layer.Layer(mlp=_native_mlp(layer, config), **addresses)
+
+
+def _native_mlp(layer: LayerWeights, config: ModelConfig) -> kernels.layer.MlpWeights:
+    mixture = mixture_of(layer, config)
+    if mixture is not None:
+        return mixture.native()
+    return kernels.layer.MlpWeights(
         activation=kernels.activation_index(config.activation),
         gated=config.row.tensors.gated,
-        **{name: addresses.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")},
+        **{name: optional_address(getattr(layer, name)) for name in _DENSE},
     )
-    return kernels.layer.Layer(mlp=mlp, **addresses)
 
 
 def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Floats]) -> kernels.layer.LayerStep:
@@ -38,6 +48,7 @@ def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Float
         embedding_scale=config.embedding_scale,
         residual_scale=config.residual_scale,
         logits_cap=config.logits_cap,
+        qkv_limit=config.qkv_limit,
         hidden=config.hidden,
         ffn=config.ffn,
         heads=config.heads,

@@ -19,8 +19,17 @@ from engine.formats.stored import Stored, Tensor, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
-from engine.model.layout import TensorSource, as_stored, fused_tensors, read_tensors, weights_dtype
-from engine.model.matrices import Fusion, Matrix, as_it_stands, checked, dense_matrix, products_of, quantized_matrix
+from engine.model.layout import Fused, TensorSource, as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.matrices import (
+    EqualMatrices,
+    Fusion,
+    Matrix,
+    as_it_stands,
+    checked,
+    dense_matrix,
+    products_of,
+    quantized_matrix,
+)
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import head_order, rotary_tables
@@ -28,6 +37,7 @@ from mesh.config.worker_config import ROUNDED
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
+Packing = Fusion | EqualMatrices
 _LOOK = 1 << 16  # numbers that are looked at together, which the processor's cache holds
 # For each dtype: its bits as whole numbers with and without a sign, and infinity's. Above it there is only NaN.
 _BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
@@ -52,13 +62,22 @@ class LayerWeights:
     attended_norm: Floats | None  # norm behind attention
     ffn_norm: Floats | None
     ffn_norm_bias: Floats | None
-    gate_up: Bytes  # up alone where the MLP has no gate
+    gate_up: Bytes | None  # up alone where the MLP has no gate; beside experts, of the one that computes every row
     gate_up_bias: Floats | None
-    down: Bytes
+    down: Bytes | None
     down_bias: Floats | None
+    router: Bytes | None  # scores of the experts and, behind them, of the one that computes every row
+    experts_gate_up: Bytes | None  # [experts, bytes]
+    experts_down: Bytes | None
     fed_norm: Floats | None  # norm behind the MLP
     cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
     sin: Floats | None
+
+    @property
+    def products(self) -> list[Bytes]:
+        """The matrices that are multiplied as the product path or their own form says: all but the router."""
+        found = [self.qkv, self.o, self.gate_up, self.down, *_each(self.experts_gate_up), *_each(self.experts_down)]
+        return [matrix for matrix in found if matrix is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,22 +180,28 @@ def refuse_not_finite(name: str, tensor: Tensor) -> None:
             raise ModelError(tensor.path, name, f"is {value[at - first]} at {place}", remedy)
 
 
-def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Fusion]:
+def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Packing]:
     """The matrices of each fused tensor, in the form in which they are packed. Nothing is read yet."""
 
-    def matrix(name: str, source: TensorSource) -> Matrix:
+    def matrix(fused: Fused, source: TensorSource) -> Matrix:
         stored = checked(source.name, tensors[source.name])
-        if recipe in ROUNDED:
-            packed = quantized_matrix(recipe, name, stored)
+        if fused.exact:
+            packed = dense_matrix("fp32", fused.name, stored)
+        elif recipe in ROUNDED:
+            packed = quantized_matrix(recipe, fused.name, stored)
         else:
-            packed = (dense_matrix if recipe == "dense" else as_it_stands)(path, name, stored)
+            packed = (dense_matrix if recipe == "dense" else as_it_stands)(path, fused.name, stored)
         return packed.ordered(row_order(config, source))
 
-    return {
-        fused.name: Fusion.of([matrix(fused.name, source) for source in fused.sources])
-        for fused in fused_tensors(config)
-        if fused.is_matrix
-    }
+    def packing(fused: Fused) -> Packing:
+        matrices, first = [matrix(fused, source) for source in fused.sources], fused.sources[0].name
+        if not fused.copies:
+            return Fusion.of(matrices)
+        share = len(matrices) // fused.copies
+        fusions = [Fusion.of(matrices[at : at + share]) for at in range(0, len(matrices), share)]
+        return EqualMatrices.of(first, tensors[first].path, fusions)
+
+    return {fused.name: packing(fused) for fused in fused_tensors(config) if fused.is_matrix}
 
 
 def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | None:
@@ -192,11 +217,11 @@ def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | 
 
 
 def _pack(
-    file: Path, about: dict[str, str], config: ModelConfig, packing: dict[str, Fusion], tensors: dict[str, Stored]
+    file: Path, about: dict[str, str], config: ModelConfig, packing: dict[str, Packing], tensors: dict[str, Stored]
 ) -> None:
     fused, rotary = fused_tensors(config), ("float32", (config.context, config.head_dim // 2))
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        one.name: ("uint8", (packing[one.name].nbytes,)) if one.is_matrix else ("float32", (one.rows,)) for one in fused
+        one.name: ("uint8", packing[one.name].shape) if one.is_matrix else ("float32", (one.rows,)) for one in fused
     }
     ropes = _ropes(config)
     writing = Writing(file, about, shapes | dict.fromkeys((name for pair in ropes for name in pair), rotary))
@@ -247,7 +272,7 @@ def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: st
         config=config,
         path=path,
         kv=kv,
-        products=products_of(matrix for one in layers for matrix in (one.qkv, one.o, one.gate_up, one.down)),
+        products=products_of(matrix for one in layers for matrix in one.products),
         dtype=dtype,
         model_hash=model_hash,
         embed=packed["embed"],
@@ -258,3 +283,7 @@ def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: st
         sin=packed["sin"],
         layers=layers,
     )
+
+
+def _each(matrices: Bytes | None) -> list[Bytes]:
+    return [] if matrices is None else list(matrices)

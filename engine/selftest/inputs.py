@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
-from baton_kernels.selftest import numbers
+from baton_kernels.fixed import numbers
 from engine.model.config import ModelConfig
-from engine.model.weights import Bytes, Weights
+from engine.model.weights import Bytes, LayerWeights, Weights
 
 Array = NDArray[Any]
 
@@ -44,6 +44,8 @@ def slots_of(weights: Weights) -> int:
 def row_counts(config: ModelConfig) -> tuple[int, ...]:
     """Counts of rows, ascending."""
     depths = 4 * config.hidden + config.q_width + config.ffn + config.hidden
+    if config.experts:
+        depths += 3 * config.hidden + config.expert_ffn + config.shared_ffn
     left = _BUDGET / (depths * 2 * PANEL) - sum(_FEWEST)
     counts = list(_FEWEST)
     for count in _MORE:
@@ -51,6 +53,20 @@ def row_counts(config: ModelConfig) -> tuple[int, ...]:
             counts.append(count)
             left -= count
     return tuple(sorted(counts))
+
+
+def kinds_of_layers(weights: Weights) -> list[LayerWeights]:
+    """The first layer and, where some layers have experts and others none, the first one of the other kind."""
+    first = weights.layers[0]
+    others = [layer for layer in weights.layers if (layer.router is None) != (first.router is None)]
+    return [first, *others[:1]]
+
+
+def matrices(layer: LayerWeights) -> list[Bytes]:
+    """All packed matrices of a layer; of experts those of the first one."""
+    experts = [None if each is None else each[0] for each in (layer.experts_gate_up, layer.experts_down)]
+    found = [layer.qkv, layer.o, layer.gate_up, layer.down, layer.router, *experts]
+    return [matrix for matrix in found if matrix is not None]
 
 
 def columns(packed: Bytes) -> Iterator[tuple[int, Bytes]]:

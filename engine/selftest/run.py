@@ -13,8 +13,20 @@ from blake3 import blake3
 
 import baton_kernels as kernels
 from baton_kernels import KernelError, machine
-from engine.model.weights import Bytes, Weights
-from engine.selftest.inputs import FEW_ROWS, MANY_ROWS, PANEL, Array, columns, gate_columns, row_counts, spread
+from engine.model.mixture import mixture_of
+from engine.model.weights import Bytes, LayerWeights, Weights
+from engine.selftest.inputs import (
+    FEW_ROWS,
+    MANY_ROWS,
+    PANEL,
+    Array,
+    columns,
+    gate_columns,
+    kinds_of_layers,
+    matrices,
+    row_counts,
+    spread,
+)
 from engine.selftest.lengths import lengths
 from engine.selftest.pages import attention, large_steps, moved_pages
 from engine.selftest.sampling import sampling
@@ -43,6 +55,7 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     paths = {weights.path} | ({"integers"} if weights.products != weights.path else set())
     paths |= set() if weights.kv == kernels.OWN else {"codes"}
     paths |= {"families"} if weights.config.beyond_llama() else set()
+    paths |= {"experts"} if weights.config.experts else set()
     digest = blake3(" ".join(kernels.self_test(path) for path in sorted(paths)).encode())
     for name in sorted(mine):
         digest.update(f" {name} {mine[name]}".encode())
@@ -78,8 +91,8 @@ def _compare(
 
 
 def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
-    """Each matrix of the first layer and the head: real depth, some columns, few rows. Also the norms, embedding rows
-    from all over the vocabulary, and the rotary tables that this machine has computed."""
+    """Each matrix of the first layer of each kind and the head: real depth, some columns, few rows. Also the norms,
+    embedding rows from all over the vocabulary, and the rotary tables that this machine has computed."""
     config = weights.config
     counts = row_counts(config)
     for part, width, k in _slices(weights):
@@ -89,7 +102,9 @@ def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
             kernels.product(x[:rows], part, out, bias, residual[:rows])
             yield out
     x = spread(4, counts[-1], config.hidden)
-    yield from _between(weights, x, counts)
+    for layer in kinds_of_layers(weights):
+        yield from _between(weights, layer, x, counts)
+        yield from _routes(weights, layer, x)
     yield from _norms(weights, x)
     tokens = np.linspace(0, config.vocab - 1, 2 * PANEL).astype(np.int32)
     rows_of_tokens = np.empty((len(tokens), config.hidden), np.float32)
@@ -101,20 +116,36 @@ def products(weights: Weights, page_tokens: int) -> Iterator[Array]:
     yield from (table[positions] for one in local for table in (one.cos, one.sin) if table is not None)
 
 
-def _between(weights: Weights, x: Array, counts: tuple[int, ...]) -> Iterator[Array]:
-    """Some columns of what stands between the two products of the first layer's MLP."""
-    config, packed = weights.config, weights.layers[0].gate_up
-    if config.row.tensors.gated:
-        part, width = gate_columns(packed)
-    else:
-        part = next(part for _, part in columns(packed))
-        width, _ = kernels.shape_of(part)
-    bias = spread(9, kernels.shape_of(part)[0]) if config.mlp_bias else None
-    between = kernels.gated if config.row.tensors.gated else kernels.activated
-    for rows in counts:
-        out = np.empty((rows, width), np.float32)
-        between(x[:rows], part, out, bias, activation=config.activation)
-        yield out
+def _between(weights: Weights, layer: LayerWeights, x: Array, counts: tuple[int, ...]) -> Iterator[Array]:
+    """Some columns of what stands between the two products of the layer's MLP, and of its first expert."""
+    config, of_experts = weights.config, layer.experts_gate_up
+    for packed in (layer.gate_up, None if of_experts is None else of_experts[0]):
+        if packed is None:
+            continue
+        if config.row.tensors.gated:
+            part, width = gate_columns(packed)
+        else:
+            part = next(part for _, part in columns(packed))
+            width, _ = kernels.shape_of(part)
+        bias = spread(9, kernels.shape_of(part)[0]) if config.mlp_bias else None
+        between = kernels.gated if config.row.tensors.gated else kernels.activated
+        for rows in counts:
+            out = np.empty((rows, width), np.float32)
+            between(x[:rows], part, out, bias, activation=config.activation)
+            yield out
+
+
+def _routes(weights: Weights, layer: LayerWeights, x: Array) -> Iterator[Array]:
+    """The layer's router: scores of these rows, the chosen experts, and sums of as many rows. `steps` has the rest."""
+    mixture = mixture_of(layer, weights.config)
+    if mixture is None:
+        return
+    scores = np.empty((len(x), mixture.count + mixture.shared), np.float32)
+    kernels.product(x, mixture.router, scores)
+    ids, of_rows = kernels.experts.route(scores, mixture.chosen, normalised=mixture.normalised, shared=mixture.shared)
+    total, places = np.empty_like(x), np.resize(np.arange(len(x), dtype=np.int32), of_rows.shape)
+    kernels.experts.combine(x, places, of_rows, total, x)
+    yield from (scores, ids, of_rows, total)
 
 
 def _norms(weights: Weights, x: Array) -> Iterator[Array]:
@@ -128,6 +159,10 @@ def _norms(weights: Weights, x: Array) -> Iterator[Array]:
     else:
         kernels.rmsnorm(x, weight, config.eps, normed)
     yield normed
+    if config.qkv_limit:
+        clipped = spread(11, 2, config.qkv_width) * np.float32(2 * config.qkv_limit)
+        kernels.clip(clipped, config.qkv_limit)
+        yield clipped
     for norm in (layer.attended_norm, layer.fed_norm):
         if norm is not None or config.residual_scale != 1.0:
             total = x.copy()
@@ -155,9 +190,9 @@ def many_rows(weights: Weights, page_tokens: int) -> Iterator[Array]:
 
 
 def _slices(weights: Weights) -> Iterator[tuple[Bytes, int, int]]:
-    """Some columns of each matrix of the first layer and of the head: packed weight, columns, depth."""
-    layer = weights.layers[0]
-    for packed in (layer.qkv, layer.o, layer.gate_up, layer.down, weights.head):
+    """Some columns of each matrix of the first layer of each kind and of the head: packed weight, columns, depth."""
+    of_layers = [matrix for layer in kinds_of_layers(weights) for matrix in matrices(layer)]
+    for packed in (*of_layers, weights.head):
         for _, part in columns(packed):
             yield part, *kernels.shape_of(part)
 

@@ -1,8 +1,9 @@
 """The self-test's parts that run as steps do: the pass over layers as `Forward` calls it, logits, samples, proposals.
 
 The pass has the model's first and last layer, so that the call that ends one layer and begins the next is in it, and
-the head's first columns. `baton_kernels/layer.py` has calls of its own for what `products` and `attention` call one by
-one: both are used here, since a step in which few rows are sampled ends with the latter."""
+the head's first columns. Where some layers have experts and others none, it has both kinds. `baton_kernels/layer.py`
+has calls of its own for what `products` and `attention` call one by one: both are used here, since a step in which few
+rows are sampled ends with the latter."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +15,9 @@ from baton_kernels import KernelError
 from engine.model.forward import Forward
 from engine.model.page_memory import page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
-from engine.model.weights import Bytes, Floats, Weights
-from engine.selftest.inputs import PANEL, Array, slots_of
+from engine.model.weights import Bytes, Floats, LayerWeights, Weights
+from engine.model.work import mlp_width
+from engine.selftest.inputs import PANEL, Array, kinds_of_layers, slots_of
 from engine.selftest.pages import block_tables, write_layer
 from engine.selftest.sampling import columns_of
 from engine.step.layer_groups import unreported
@@ -75,7 +77,7 @@ def proposals(draft: Weights, page_tokens: int) -> Iterator[Array]:
 def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tuple[Forward, Forward, RowLimits, Array]:
     """The cut model over a pool in which all slots of two sequences are written: as a worker computes it, and with a
     call for every kernel."""
-    layers = weights.layers[:1] + weights.layers[1:][-1:]
+    layers = _layers(weights)
     context, vocab = len(weights.cos), _vocabulary(weights)
     config = replace(weights.config, layers=len(layers), vocab=vocab, context=context)
     head = kernels.panels(weights.head, range(-(-vocab // PANEL)), vocab)
@@ -89,6 +91,13 @@ def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tup
         write_layer(cut, layer, pool, tables, lengths, page_tokens, layout.page_bytes, memory.layer(index))
     limits = RowLimits(vocab, context, pages, page_tokens, layout.page_bytes)
     return Forward(cut, memory), Forward(cut, memory, _product), limits, tables
+
+
+def _layers(weights: Weights) -> tuple[LayerWeights, ...]:
+    """The first layer and the last, and one of another kind, if they are of one kind and others are not."""
+    first, last = weights.layers[:1], weights.layers[1:][-1:]
+    between = [layer for layer in kinds_of_layers(weights)[1:] if (layer.router is None) != (last[0].router is None)]
+    return (*first, *between, *last)
 
 
 def _product(x: Floats, packed: Bytes, out: Floats, bias: Floats | None = None, residual: Floats | None = None) -> None:
@@ -111,8 +120,8 @@ def _vocabulary(weights: Weights) -> int:
 def _row_cost(weights: Weights) -> int:
     """Multiply-adds of one row in the cut model's layers."""
     config = weights.config
-    layer = config.hidden * (config.qkv_width + config.gate_up_width + config.ffn) + config.q_width * config.hidden
-    return layer * min(2, config.layers)
+    layer = config.hidden * (config.qkv_width + mlp_width(config)) + config.q_width * config.hidden
+    return layer * len(_layers(weights))
 
 
 def _chunk_rows(weights: Weights) -> int:

@@ -3,7 +3,7 @@
 One recipe per product path, carried out by several bodies with equal bits; a row's result never depends on the batch,
 the chunking, the page size or the number of threads. Importing never compiles: see `available`."""
 
-from baton_kernels import draft, layer
+from baton_kernels import draft, experts, layer
 from baton_kernels.arrays import PATHS
 from baton_kernels.forms import MatrixForm, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
 from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
@@ -21,7 +21,7 @@ from baton_kernels.products import (
     pack_integers,
     product,
 )
-from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
+from baton_kernels.rows import add, cap, clip, layernorm, rmsnorm, rmsnorm_within
 from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
 
@@ -46,9 +46,11 @@ __all__ = [
     "checksums",
     "choose",
     "chosen",
+    "clip",
     "copy_page",
     "draft",
     "embed",
+    "experts",
     "form_of",
     "gated",
     "has_tiles",

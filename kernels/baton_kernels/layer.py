@@ -17,11 +17,17 @@ ACTIVATIONS = ("silu", "gelu_tanh")
 
 
 class MlpWeights(Structure):
-    """Addresses of an MLP's weights, and what lies between its products. Without a gate, `gate_up` is up alone."""
+    """Addresses of an MLP's weights, and what lies between its products. Without a gate, `gate_up` is up alone.
+
+    With a router there are experts, whose matrices lie one behind the other; `gate_up` and `down` are then the expert
+    that computes every row, or None."""
 
     _fields_ = [
         *_fields(c_void_p, "gate_up", "gate_up_bias", "down", "down_bias"),
         *_fields(c_int, "activation", "gated"),
+        *_fields(c_void_p, "router", "experts_gate_up", "experts_down"),
+        *_fields(c_int64, "gate_up_bytes", "down_bytes"),
+        *_fields(c_int, "experts", "chosen", "normalised"),
     ]
 
 
@@ -42,6 +48,7 @@ class LayerStep(Structure):
     _fields_ = [
         *_fields(c_int, "path", "kv", "norm", "wide_norms"),
         *_fields(c_float, "eps", "scale", "attention_cap", "embedding_scale", "residual_scale", "logits_cap"),
+        *_fields(c_float, "qkv_limit"),
         *_fields(c_long, "rows", "sequences", "max_pages", "hidden", "ffn", "heads", "kv_heads", "dim"),
         *_fields(c_long, "page_tokens", "max_positions"),
         *_fields(c_int64, "pool_bytes", "page_stride"),

@@ -147,6 +147,35 @@ def gated(path: str, x: Array, weight: Array, bias: Array | None = None, activat
     return result
 
 
+def route(scores: Array, chosen: int, *, normalised: bool, shared: bool) -> tuple[Array, Array]:
+    t = torch.from_numpy(np.asarray(scores, np.float64))
+    of_experts = t[:, :-1] if shared else t
+    weights, ids = of_experts.softmax(-1).topk(chosen)
+    if normalised:
+        weights = weights / weights.sum(-1, keepdim=True)
+    if shared:
+        weights = torch.cat([weights, t[:, -1:].sigmoid()], -1)
+    return ids.numpy(), weights.numpy()
+
+
+def mixture(path: str, x: Array, ids: Array, weights: Array, experts: list[tuple[Any, Any]]) -> Array:
+    """The sum of a row's experts, each a pair of gate_up and down: numbers on a path, or integers. Where rows have one
+    more weight than ids, the last expert computes all of them."""
+    total = np.zeros(x.shape)
+    for row in range(len(x)):
+        of_row = [*ids[row], len(experts) - 1][: weights.shape[1]]
+        for expert, weight in zip(of_row, weights[row], strict=True):
+            gate_up, down = experts[expert]
+            gate, up = np.split(_any_product(path, x[row : row + 1], gate_up), 2, axis=1)
+            inner = (activated("silu", gate) * up).astype(np.float32)
+            total[row] += weight * _any_product(path, inner, down)[0]
+    return total
+
+
+def _any_product(path: str, x: Array, weight: Any) -> Array:
+    return integers(x, weight) if isinstance(weight, Integers) else product(path, x, weight)
+
+
 def rmsnorm(x: Array, weight: Array, eps: float) -> Array:
     t = torch.from_numpy(x).double()
     result: Array = (t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + eps) * torch.from_numpy(weight).double()).numpy()

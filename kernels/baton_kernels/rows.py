@@ -1,4 +1,4 @@
-"""Kernels on rows of activations: norms, sums with the residual, and caps of logits."""
+"""Kernels on rows of activations: norms, sums with the residual, caps of logits, and clips."""
 
 from baton_kernels.arrays import F32, Array, pointer, rank, writable
 from baton_kernels.library import KernelError, check, load
@@ -72,3 +72,9 @@ def cap(x: Array, limit: float) -> None:
     """x [rows, k] = limit * tanh(x / limit)."""
     rows, k = rank("x", x, 2)
     check(load().cap(writable("x", x, F32, (rows, k)), rows, k, limit))
+
+
+def clip(x: Array, limit: float) -> None:
+    """x [rows, k] = x brought into -limit .. limit; NaN stays NaN."""
+    rows, k = rank("x", x, 2)
+    check(load().clip(writable("x", x, F32, (rows, k)), rows, k, limit))

@@ -12,10 +12,12 @@ import numpy as np
 from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
 from baton_kernels.arrays import PATHS, Array
+from baton_kernels.fixed import numbers, packed
 from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.layer import ACTIVATIONS
 from baton_kernels.library import KERNEL_VERSION, KernelError
 from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
+from baton_kernels.selftest_experts import mixtures
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
 _STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
@@ -35,8 +37,8 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, of integer products, of coded pages, of what other families compute: on every machine. They change only
-# with KERNEL_VERSION, or with this test.
+# Of each path, of integer products, of coded pages, of what other families compute, of experts: on every machine. They
+# change only with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
@@ -44,6 +46,7 @@ KNOWN = {
     "integers": "f839c23c87da7303a3e254e756ce6751",
     "codes": "dca752be340182ee9ef32eebe220da99",
     "families": "ea62514e6b7a7c5e7d5928da47efd529",
+    "experts": "36b6f285fb9d09f0584cecceeeafac40",
 }
 
 
@@ -72,6 +75,8 @@ def _run(path: str) -> str:
         return _digest(path, _integer_products())
     if path == "families":
         return _digest(path, _families())
+    if path == "experts":
+        return _digest(path, mixtures())
     if path == "codes":
         return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
     return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
@@ -82,23 +87,6 @@ def _digest(path: str, results: Iterable[Array]) -> str:
     for result in results:
         digest.update(np.ascontiguousarray(result).view(np.uint8).tobytes())
     return digest.hexdigest()
-
-
-def numbers(seed: int, *shape: int) -> Array:
-    """Fixed pseudo-random fp32 numbers around zero, by integer arithmetic only, spread over a few powers of two."""
-    z = (np.arange(int(np.prod(shape)), dtype=np.uint64) + np.uint64(seed << 32)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    z ^= z >> np.uint64(32)
-    mantissa = (z >> np.uint64(8) & np.uint64(0xFFFF)).astype(np.float32) / np.float32(65536) - np.float32(0.5)
-    power = (z >> np.uint64(30) & np.uint64(3)).astype(np.int32)
-    result: Array = np.ldexp(mantissa, power - 1).astype(np.float32).reshape(shape)
-    return result
-
-
-def packed(path: str, weight: Array) -> Array:
-    out = np.zeros(products.pack_bytes(path, *weight.shape), np.uint8)
-    products.pack(path, weight, out)
-    return out
 
 
 def _products(path: str) -> list[Array]:

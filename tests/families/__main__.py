@@ -38,6 +38,14 @@ _COMMON: dict[str, list[Any]] = {
 _ATTENTION: dict[str, list[Any]] = {"attention_bias": list(_BOOLEANS)}
 _CAPS: dict[str, list[Any]] = {"final_logit_softcapping": [None, 3.0], "query_pre_attn_scalar": [24, 64]}
 _PARTIAL = [{"rope_theta": 1e4, "partial_rotary_factor": share} for share in (0.25, 0.5, 1.0)]
+_EXPERTS: dict[str, list[Any]] = {
+    "num_experts": [4, 9],
+    "num_experts_per_tok": [1, 2, 4],
+    "moe_intermediate_size": [64, 40],
+    "norm_topk_prob": list(_BOOLEANS),
+    "decoder_sparse_step": [1, 2],
+    "mlp_only_layers": [[], [1]],
+}
 FIELDS: dict[str, dict[str, list[Any]]] = {
     "llama": _ATTENTION | {"mlp_bias": list(_BOOLEANS), "rope_parameters": _ROPES, "head_dim": [16, 48]},
     "mistral": {"rope_parameters": _ROPES, "head_dim": [16, 48]},
@@ -55,6 +63,15 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "gemma3_text": _ATTENTION | _CAPS,
     "stablelm": {"use_qkv_bias": list(_BOOLEANS), "rope_parameters": _PARTIAL},
     "starcoder2": {"use_bias": list(_BOOLEANS), "hidden_act": ["silu", "gelu_pytorch_tanh"]},
+    "mixtral": {
+        "num_local_experts": [3, 8],
+        "num_experts_per_tok": [1, 2, 3],
+        "rope_parameters": _ROPES,
+        "head_dim": [16, 48],
+    },
+    "qwen2_moe": _EXPERTS | {"qkv_bias": list(_BOOLEANS), "shared_expert_intermediate_size": [64, 100]},
+    "qwen3_moe": _EXPERTS | _ATTENTION | {"rope_parameters": _ROPES},
+    "olmoe": _ATTENTION | {"clip_qkv": [None, 0.8], "norm_topk_prob": list(_BOOLEANS), "num_experts_per_tok": [1, 3]},
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
@@ -65,6 +82,10 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("gemma3_text", {"use_bidirectional_attention": True}),
     ("stablelm", {"use_parallel_residual": True}),
     ("starcoder2", {"sliding_window": 64}),
+    ("mixtral", {"num_experts_per_tok": 9}),
+    ("qwen2_moe", {"mlp_only_layers": "all"}),
+    ("qwen3_moe", {"use_sliding_window": True}),
+    ("olmoe", {"clip_qkv": -1.0}),
 ]
 
 

@@ -45,6 +45,15 @@ OWN: dict[str, dict[str, Any]] = {  # fields of each family that differ from `_B
     "gemma3_text": _GEMMA | {"num_hidden_layers": 7},
     "stablelm": {},
     "starcoder2": {},
+    "mixtral": {"num_local_experts": 6, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "shared_expert_intermediate_size": 80,
+    },
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "head_dim": 32},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
 }
 
 

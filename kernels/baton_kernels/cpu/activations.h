@@ -82,7 +82,7 @@ static void pack_bytes(const ProductCall& call, long t) {
             left_of_block = (each ? block : left_of_block) - 16;
         }
         for (long r = 0; r < R; ++r) {
-            const float* row = call.x + (t * R + r) * call.k;
+            const float* row = r < rows ? row_of(call, t * R + r) : nullptr;
             float* scale = scales + r;
             for (long q = 0; q < 4; ++q) {
                 const long j = i + 16 * q;

@@ -14,6 +14,11 @@ struct BatonMlp {
     const void* down;
     const float* down_bias;
     int activation, gated;
+    // of a mixture of experts; `router` null: there is none, and the former are the layer's only MLP. Otherwise they are the
+    // expert that computes every row, or null.
+    const void *router, *experts_gate_up, *experts_down;  // router: a row for each expert, then one for the shared expert
+    int64_t gate_up_bytes, down_bytes;                    // of each expert's matrix
+    int experts, chosen, normalised;
 };
 struct BatonLayer {
     const float *input_norm, *input_norm_bias;
@@ -27,7 +32,7 @@ struct BatonLayer {
 struct BatonStep {
     int path, kv;  // of attention and pages; a matrix says its own
     int norm, wide_norms;  // wide: those of queries and keys are over all heads together
-    float eps, scale, attention_cap, embedding_scale, residual_scale, logits_cap;  // a cap of 0: none
+    float eps, scale, attention_cap, embedding_scale, residual_scale, logits_cap, qkv_limit;  // a cap or limit of 0: none
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
     int64_t pool_bytes, page_stride;
     char* pool;
@@ -80,11 +85,22 @@ const char* baton_feed_forward(const float* x, const BatonMlp*, long rows, float
 const char* baton_gated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation);
 const char* baton_activated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation);
 
+// An MLP with experts: the router's choice for each row, the two products of each expert that a row chose over all its rows,
+// and the sums of rows. `out` may be x.
+const char* baton_experts(const float* x, const BatonMlp*, long rows, float* out, const float* residual, const void* after);
+// ids [rows][chosen], weights [rows][chosen, and one more if `shared`], of scores [rows][experts, and one more if `shared`].
+const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, int32_t* ids, float* weights);
+// out = residual (null: none) + the sum of weights[r][i] * y[places[r][i]] over the `parts` of row r.
+const char* baton_combine(const float* y, long y_rows, const int32_t* places, const float* weights, long rows, long parts, long k,
+                          const float* residual, float* out);
+int64_t baton_expert_bytes();  // of experts' matrices that were read so far
+
 const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long k, long stride, float eps);
 const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out);
 // x += factor * y, normalised before if `norm` is not null.
 const char* baton_add(float* x, const float* y, const float* norm, long rows, long k, float eps, float factor);
 const char* baton_cap(float* x, long rows, long k, float limit);
+const char* baton_clip(float* x, long rows, long k, float limit);  // into +-limit
 const char* baton_rmsnorm(const float* x, const float* weight, long rows, long k, float eps, float* out);
 const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, long heads, long kv_heads, long dim, const float* cos,
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,

@@ -22,12 +22,16 @@ const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, con
     const char* wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
                                         s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, s->scale, s->attention_cap, s->attended);
     const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
-    expect_product(l->mlp.gate_up, s->rows);
+    expect_product(l->mlp.router ? l->mlp.router : l->mlp.gate_up, s->rows);
     if (!wrong) wrong = baton_product(s->attended, l->o, s->rows, apart ? s->normed : s->x, l->o_bias, apart ? nullptr : s->x);
     if (apart && !wrong) wrong = baton_add(s->x, s->normed, l->attended_norm, s->rows, s->hidden, s->eps, s->residual_scale);
     const float* read = nullptr;
     if (!wrong) wrong = normalise(s, l->ffn_norm, l->ffn_norm_bias, read);
-    if (!wrong) wrong = baton_feed_forward(read, &l->mlp, s->rows, s->gated, fed_apart ? s->normed : s->x, fed_apart ? nullptr : s->x, after);
+    float* fed = fed_apart ? s->normed : s->x;
+    const float* residual = fed_apart ? nullptr : s->x;
+    if (!wrong)
+        wrong = l->mlp.router ? baton_experts(read, &l->mlp, s->rows, fed, residual, after)
+                              : baton_feed_forward(read, &l->mlp, s->rows, s->gated, fed, residual, after);
     if (fed_apart && !wrong) wrong = baton_add(s->x, s->normed, l->fed_norm, s->rows, s->hidden, s->eps, s->residual_scale);
     return wrong;
 }
@@ -40,6 +44,7 @@ const char* keys_and_values_of(const BatonStep* s, const BatonLayer* l, int64_t 
     const long queries = s->heads * s->dim, keys = s->kv_heads * s->dim, all = queries + 2 * keys;
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv, l->q_norm, s->rows, queries, all, s->eps);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv + queries, l->k_norm, s->rows, keys, all, s->eps);
+    if (s->qkv_limit != 0.0f && !wrong) wrong = baton_clip(s->qkv, s->rows, all, s->qkv_limit);
     if (!wrong)
         wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, l->cos, l->sin, s->max_positions, s->slots,
                                    s->page_of, s->offset_in_page, s->page_tokens, s->pool + offset, s->pool_bytes - offset, s->q,

@@ -4,21 +4,12 @@
 
 #include "api.h"
 #include "dispatch.h"
+#include "over_rows.h"
 #include "pool.h"
 
 using namespace baton;
 
 namespace {
-// Cuts rows into units of about `grain`, so that small calls stay on the caller's thread.
-template <class Function>
-void over_rows(long rows, long row_cost, Function function) {
-    constexpr long kWorth = 1 << 13;
-    const long grain = row_cost > kWorth ? 1 : kWorth / (row_cost > 0 ? row_cost : 1) + 1;
-    parallel((rows + grain - 1) / grain, [&](long unit, int thread) {
-        for (long r = unit * grain; r < least(rows, (unit + 1) * grain); ++r) function(r, thread);
-    });
-}
-
 const char* check_tables(const AttentionCall& call, long sequences, long rows, int64_t pool_bytes, int64_t layer_bytes) {
     for (long s = 0; s < sequences; ++s) {
         if (call.starts[s] < 0 || call.counts[s] < 0) return "starts, counts: negative";
@@ -70,6 +61,13 @@ const char* baton_cap(float* x, long rows, long k, float limit) {
     const Turn turn;
     const Body& body = body_for(kRows);
     over_rows(rows, k, [&](long r, int) { body.cap(x + r * k, k, limit); });
+    return nullptr;
+}
+
+const char* baton_clip(float* x, long rows, long k, float limit) {
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, k, [&](long r, int) { body.clip(x + r * k, k, limit); });
     return nullptr;
 }
 

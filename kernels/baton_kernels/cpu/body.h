@@ -34,6 +34,7 @@
 #endif
 #ifdef BATON_ALL
 #include "rows.h"
+#include "experts.h"
 #include "sample.h"
 #include "copy.h"
 #endif
@@ -58,13 +59,13 @@ static void log_exp(const float* x, float* logs, float* exps, long n) {
         store_first(exps + i, n - i, exp(v));
     }
 }
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, pack_rows, product, pack_bytes, product_integer, gate, activate, attention, rmsnorm, layernorm, add, cap,
-                        rotate, sample, log_exp, copy};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, pack_rows, product, pack_bytes, product_integer, gate, activate, attention, rmsnorm, layernorm, add, cap, clip,
+                        route, combine, rotate, sample, log_exp, copy};
 #elif defined(BATON_QUADS_ONLY)
 constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, nullptr, nullptr, pack_bytes, product_integer, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                        nullptr, nullptr, nullptr, nullptr};
+                        nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #else
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #endif
 }  // namespace baton::BODY
 

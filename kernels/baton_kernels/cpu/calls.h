@@ -28,6 +28,7 @@ struct Form;  // form.h
 
 struct ProductCall {
     const float* x;
+    const int32_t* rows_of;  // row r of the call is row rows_of[r] of x; null: r
     const void* weights;
     const float *bias, *residual;
     float* out;
@@ -52,6 +53,17 @@ struct ProductCall {
     float* x_scales;           // [tile][block][row]
     int32_t* x_sums;           // [tile][group][row]
     int32_t* x_begins;         // the same, times what unsigned weights have too much, negative: so the sum of a group begins
+};
+
+static inline const float* row_of(const ProductCall& call, long r) { return call.x + (call.rows_of ? call.rows_of[r] : r) * call.k; }
+
+// The router's scores of rows, and what is chosen by them (experts.h).
+struct RouteCall {
+    const float* scores;  // [rows][experts], and behind them the score of the shared expert if there is one
+    long experts, chosen;
+    bool normalised, shared;
+    int32_t* ids;    // [rows][chosen]
+    float* weights;  // [rows][chosen], and one more of the shared expert
 };
 
 struct AttentionCall {
@@ -112,6 +124,9 @@ struct Body {
     void (*layernorm)(const float* x, const float* weight, const float* bias, long k, float eps, float* out);
     void (*add)(float* x, const float* y, const float* norm, long k, float eps, float factor);
     void (*cap)(float* x, long n, float limit);
+    void (*clip)(float* x, long n, float limit);
+    void (*route)(const RouteCall&, long row);
+    void (*combine)(const float* y, const int32_t* places, const float* weights, long parts, long k, const float* residual, float* out);
     void (*rotate)(const RotateCall&, long row);
     void (*sample)(const SampleCall&, long row, float* scratch);  // 5 * round_up(vocab, 16) floats
     void (*log_exp)(const float* x, float* logs, float* exps, long n); // for tests

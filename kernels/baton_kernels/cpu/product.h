@@ -81,7 +81,7 @@ static void pack_rows(const ProductCall& call, Path path, long t) {
     for (long i = 0; i < kp; i += 32)
         put_rows(path, R, least(32, kp - i), reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + i) / kWordElements * R, [&](long r, long c) {
             const long at = i + 16 * c;
-            return r < rows && at < k ? load_first(call.x + (t * R + r) * k + at, k - at, 0.0f) : set(0.0f);
+            return r < rows && at < k ? load_first(row_of(call, t * R + r) + at, k - at, 0.0f) : set(0.0f);
         });
 #endif
 }
@@ -127,7 +127,7 @@ INLINE Ahead shared_ahead(const char* next, long bytes, long steps, long tile, l
 template <class Kind>
 INLINE void lone_tile(long rows, const typename Kind::X* x, const typename Kind::W* w, long steps, float* acc, bool fresh, const char* next) {
     constexpr long kStepBytes = kPanel * sizeof(typename Kind::W);
-    const long near = rows == 1 ? 4096 : 8192, last = least(steps, near / kStepBytes), before = steps - last;
+    const long near = rows <= 2 ? 4096 : 8192, last = least(steps, near / kStepBytes), before = steps - last;
     if (before) panel_rows<Kind>(rows, x, w, before, acc, fresh, {reinterpret_cast<const char*>(w) + near, kStepBytes, 64});
     const Ahead ahead = next ? Ahead{next, kStepBytes, 64} : Ahead{};
     panel_rows<Kind>(rows, x + before * Kind::kPerStep * rows, w + before * kPanel, last, acc, fresh && before == 0, ahead);

@@ -12,7 +12,7 @@ static void pack_tiles(const ProductCall& call, long t) {
     for (long r = 0; r < kTile; ++r) {
         const long row = t * kTile + r;
         for (long i = 0; i < kp; i += 16) {
-            const Lanes v = row < call.rows && i < k ? load_first(call.x + row * k + i, k - i, 0.0f) : set(0.0f);
+            const Lanes v = row < call.rows && i < k ? load_first(row_of(call, row) + i, k - i, 0.0f) : set(0.0f);
             store_high(to + i / 32 * 512 + r * 32 + i % 32, round_bits(v));
         }
     }

@@ -1,4 +1,4 @@
-// Work on one row of activations: norms, sums with the residual, caps, and rotary embedding with the write into the row's KV page.
+// Work on one row of activations: norms, sums with the residual, caps, clips, and rotary embedding with the write into the row's KV page.
 // Rotary is the half-split convention; K and V go to the page as the path stores them, one token's column of the tile.
 #pragma once
 
@@ -37,6 +37,12 @@ static void add(float* x, const float* y, const float* norm, long k, float eps, 
 static void cap(float* x, long n, float limit) {
     const Lanes most = set(limit);
     for (long i = 0; i < n; i += 16) store_first(x + i, n - i, capped(load_first(x + i, n - i, 0.0f), most));
+}
+
+// Brings numbers into +-limit; NaN stays NaN.
+static void clip(float* x, long n, float limit) {
+    const Lanes low = set(-limit), high = set(limit);
+    for (long i = 0; i < n; i += 16) store_first(x + i, n - i, min(high, max(low, load_first(x + i, n - i, 0.0f))));
 }
 
 INLINE void turn(const float* x, const float* cosine, const float* sine, long half, float* out) {

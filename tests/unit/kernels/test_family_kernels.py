@@ -6,6 +6,7 @@ import pytest
 
 import baton_kernels as bk
 from baton_kernels import machine, reference, selftest
+from baton_kernels.fixed import packed
 from tests.unit.kernels.test_paged import FORMS, TOLERANCE, Case
 
 SHAPES = [(1, 16), (3, 100), (7, 64), (2, 1000), (40, 33)]
@@ -79,7 +80,7 @@ def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, act
     if path != "fp32":
         weight = reference.bf16(weight)
     bias, tolerance = rng.standard_normal(2 * n).astype(np.float32), 1e-5
-    both, single = selftest.packed(path, weight), selftest.packed(path, np.ascontiguousarray(weight[:n]))
+    both, single = packed(path, weight), packed(path, np.ascontiguousarray(weight[:n]))
     for more in (None, bias):
 
         def gated(more=more):
@@ -126,7 +127,7 @@ def test_heads_without_rope_are_written_as_they_are(pages, rng, bits):
 def test_embedding_rows_are_scaled(rng, bits):
     weight = rng.standard_normal((40, 70)).astype(np.float32)
     out, ids = np.empty((3, 70), np.float32), np.array([0, 7, 39], np.int32)
-    bk.embed(selftest.packed("fp32", weight), ids, out, factor=3.7)
+    bk.embed(packed("fp32", weight), ids, out, factor=3.7)
     assert (out == weight[ids] * np.float32(3.7)).all()
 
 

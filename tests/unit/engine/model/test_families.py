@@ -97,6 +97,18 @@ CASES: list[tuple[str, Fields, Fields | None]] = [
     ("starcoder2", {"use_bias": False, "tie_word_embeddings": True}, None),
     ("starcoder2", {"hidden_act": "silu", "intermediate_size": 100}, {"hidden_act": "gelu_pytorch_tanh"}),
     ("starcoder2", {"norm_epsilon": 0.1}, {"norm_epsilon": 0.2}),
+    ("mixtral", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
+    ("mixtral", {"intermediate_size": 100, "tie_word_embeddings": True}, {"hidden_act": "gelu_pytorch_tanh"}),
+    ("qwen2_moe", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
+    ("qwen2_moe", {"norm_topk_prob": True}, {"norm_topk_prob": False}),
+    ("qwen2_moe", {"decoder_sparse_step": 2, "mlp_only_layers": [1]}, None),
+    ("qwen2_moe", {"qkv_bias": False, "shared_expert_intermediate_size": 100}, None),
+    ("qwen3_moe", {"norm_topk_prob": True}, {"norm_topk_prob": False}),
+    ("qwen3_moe", {"mlp_only_layers": [0, 3]}, None),
+    ("qwen3_moe", {"attention_bias": True, "moe_intermediate_size": 40}, None),
+    ("olmoe", {"clip_qkv": 0.5}, {"clip_qkv": 0.8}),
+    ("olmoe", {"clip_qkv": 0.5}, {"clip_qkv": None}),
+    ("olmoe", {"norm_topk_prob": True, "attention_bias": True}, {"norm_topk_prob": False}),
 ]
 
 
@@ -163,6 +175,15 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
     ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual", "is on"),
     ("stablelm", {"qk_layernorm": True}, "qk_layernorm", "is on"),
     ("starcoder2", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+    ("mixtral", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
+    ("mixtral", {"num_experts_per_tok": 7}, "num_experts_per_tok", "7 is more than the 6 experts"),
+    ("mixtral", {"num_local_experts": 0}, "num_local_experts", "not a positive whole number"),
+    ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window", "is on"),
+    ("qwen2_moe", {"mlp_only_layers": "all"}, "mlp_only_layers", "not a list of layers"),
+    ("qwen2_moe", {"norm_topk_prob": 1}, "norm_topk_prob", "neither true nor false"),
+    ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_experts", "num_local_experts is 9"),
+    ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step", "not a positive whole number"),
+    ("olmoe", {"clip_qkv": -1.0}, "clip_qkv", "not a positive number"),
 ]
 
 
@@ -201,7 +222,7 @@ def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
     family: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:
     folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2}, dtype=torch.bfloat16)
-    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2") else ("pairs",):
+    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2", "qwen2_moe") else ("pairs",):
         self_test(engine(folder, product_path=path).weights, 32)
     check_draft_kernels(engine(folder).weights, 32)
     ours, prompt = engine(folder, draft=folder), words(60)
@@ -222,6 +243,9 @@ WRONG = {
     "add": ("gemma2", 0),
     "cap": ("gemma2", 0),
     "rmsnorm_within": ("olmo2", 0),
+    "clip": ("olmoe", 0),
+    "route": ("qwen3_moe", 7),
+    "combine": ("qwen2_moe", 8),
 }
 
 
@@ -230,7 +254,8 @@ def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
     kernel: str, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family, out = WRONG[kernel]
-    weights = engine(saved(tmp_path / "model", family, {"num_hidden_layers": 2}), product_path="fp32").weights
+    fields = {"num_hidden_layers": 2} | ({"clip_qkv": 0.5} if family == "olmoe" else {})
+    weights = engine(saved(tmp_path / "model", family, fields), product_path="fp32").weights
     right = getattr(library.load(), kernel)
 
     def wrong(*given: Any) -> Any:
@@ -245,7 +270,12 @@ def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
 
 
 def test_the_gpu_and_rounding_with_a_text_refuse_by_name_what_they_do_not_compute(tmp_path: Path) -> None:
-    for family, fields, name in (("gemma2", {}, "the family gemma2"), ("llama", {"mlp_bias": True}, "mlp_bias")):
+    beyond = (
+        ("gemma2", {}, "the family gemma2"),
+        ("mixtral", {}, "the family mixtral"),
+        ("llama", {"mlp_bias": True}, "mlp_bias"),
+    )
+    for family, fields, name in beyond:
         folder = saved(tmp_path / family, family, fields, dtype=torch.bfloat16)
         assert why_not_on_gpu(folder) == f"the GPU kernels do not compute {name}"
         with pytest.raises(ModelError, match=f"this model has {name}.*Set quantize to 'int8'"):

@@ -1,0 +1,38 @@
+"""A model with experts, as real processes: a mesh of both tiers gives the bits of the engine alone."""
+
+from pathlib import Path
+
+import pytest
+
+from cli.verify.answers import compare
+from cli.verify.outcomes import run_cell
+from cli.verify.reference import PAGE_TOKENS, on_cpu
+from engine.builtin import tiny
+from engine.loading.loaded import load_model
+from tests.mesh.test_integers import requests
+
+pytestmark = pytest.mark.mesh
+
+
+@pytest.mark.parametrize("quantize", ["", "int8"])
+async def test_a_mesh_with_experts_gives_the_bits_of_the_engine_alone(quantize: str, tmp_path: Path) -> None:
+    model = tiny(tmp_path / "model", "qwen3_moe", dtype="bf16")
+    loaded = load_model(model, tmp_path, product_path="auto", page_tokens=PAGE_TOKENS, quantize=quantize)
+    alone = on_cpu(loaded, most_slots=512, threads=1)
+    overrides = {
+        "cache_folder": str(tmp_path),
+        "mesh.prefill_workers": "1",
+        "mesh.decode_workers": "1",
+        "gateway.local": "never",
+        "worker.quantize": quantize,
+        "worker.chunk_tokens": "24",
+        "worker.threads": "1",
+        "worker.speculation": "off",
+    }
+    try:
+        found = await run_cell(overrides, requests(), batch=4, folder=model)
+        expected = alone.answers(requests())
+    finally:
+        alone.close()
+    assert [compare(*pair) for pair in zip(expected, found.answers, strict=True) if compare(*pair)] == []
+    assert found.remote == len(expected) and found.bytes_moved > 0
