@@ -49,7 +49,9 @@ class Forward:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         at_once = weights.layers if product is kernels.product else ()
-        self._native = [native_layer(layer, weights.config) for layer in at_once]
+        self._native = [
+            native_layer(layer, weights.config, weights.config.window(index)) for index, layer in enumerate(at_once)
+        ]
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm, self._norm_bias = (
             address(weights.embed),
@@ -230,6 +232,7 @@ class Forward:
             attended,
             weights.kv,
             config.attention_cap,
+            config.window(index),
         )
         gated = self._take("gated", count, config.ffn)
         self._add(x, attended, layer.o, layer.o_bias, layer.attended_norm)
