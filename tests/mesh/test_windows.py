@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from engine.model.weights import open_weights
+from gateway.routing.router import Local
+from mesh.errors import PoolTooSmall
 from mesh.messages.jobs import Sampling
 from tests.mesh.test_batching import prompt
 from tests.unit.engine.conftest import CpuEngine
@@ -47,3 +49,36 @@ async def test_a_mesh_with_windows_answers_as_one_process_does_with_cache_hits_a
         assert texts[0] != texts[1], "the window changes nothing"
         alone.runner.close()
         other.runner.close()
+
+
+@pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
+async def test_a_prompt_of_thousands_of_tokens_runs_in_a_pool_of_a_few_pages(real_mesh: Any, local: Local) -> None:
+    async with real_mesh(local=local) as mesh:
+        windowed(mesh.model, 64)
+        sizes = {"pool_pages": 10, "chunk_tokens": 32, "speculation": "off"}
+        prefill = await mesh.add("prefill", pool_pages=10, chunk_tokens=32)
+        decode = await mesh.add("decode", **sizes)
+        text = prompt(3, 3000)
+        asked = mesh.ask(text, sampling=Sampling(temperature=0.0, max_tokens=200))
+        await asked.task
+        alone = CpuEngine(open_weights(mesh.model, mesh.folder / "alone"), pool_pages=101)
+        expected = alone.generate(text, 200)
+        alone.runner.close()
+        assert [(one.token, one.logprob) for one in asked.tokens] == [(one.token, one.logprob) for one in expected]
+        worker = prefill if local is Local.NEVER else decode
+        assert sum(plan.rows for plan in worker.plans) >= 3000
+        await mesh.until(lambda: not decode.requests and not prefill.prompts)
+        for each in (prefill, decode):
+            counts = each.pages.counts()
+            assert counts.total == counts.free + counts.cached == 10 and each.ledger.counts()["ledger_broken"] == 0
+        if local is Local.NEVER:
+            assert decode.landings.bytes_landed == 5 * decode.pool.shape.page_bytes, "only what decode reads travels"
+
+
+async def test_negative_control_without_windows_the_same_prompt_does_not_fit(real_mesh: Any) -> None:
+    async with real_mesh() as mesh:
+        windowed(mesh.model, None)
+        await mesh.add("prefill", pool_pages=10, chunk_tokens=32)
+        await mesh.add("decode", pool_pages=10, chunk_tokens=32)
+        with pytest.raises(PoolTooSmall):
+            await mesh.ask(prompt(3, 3000)).task
