@@ -28,6 +28,11 @@ NEAR = 1e-4
 FULL, SLIDING = "full_attention", "sliding_attention"
 ON = {"use_sliding_window": True}
 
+WINDOWED = [
+    name
+    for name, family in FAMILIES.items()
+    if family.windows is not Windows.NONE and "use_sliding_window" not in family.refused
+]
 # A family, its fields, and the windows of its layers.
 CASES: list[tuple[str, Fields, tuple[int, ...]]] = [
     ("mistral", {"sliding_window": 20}, (20,) * 4),
@@ -74,9 +79,7 @@ def test_a_window_longer_by_one_token_is_another_model(family: str, tmp_path: Pa
 
 
 def test_every_family_with_windows_is_compared() -> None:
-    assert {family for family, _, _ in CASES} | {"smollm3"} == {
-        name for name, family in FAMILIES.items() if family.windows is not Windows.NONE
-    }
+    assert {family for family, _, _ in CASES} == set(WINDOWED)
     assert set(OWN) == set(FAMILIES)
 
 
@@ -142,14 +145,13 @@ def test_a_window_that_is_wrong_in_one_body_keeps_its_worker_from_starting(
         self_test(weights, 32)
 
 
-@pytest.mark.parametrize("family", [name for name, row in FAMILIES.items() if row.windows is not Windows.NONE])
+@pytest.mark.parametrize("family", WINDOWED)
 def test_a_window_that_hides_nothing_within_the_served_context_is_none(family: str, tmp_path: Path) -> None:
     fields: Fields = {"sliding_window": 64, "layer_types": None, "max_window_layers": 0}
-    folder = rewritten(saved(tmp_path / "model", family, {}), fields | ({} if family == "smollm3" else ON))
+    folder = rewritten(saved(tmp_path / "model", family, {}), fields | ON)
     weights = open_weights(folder, tmp_path / "cache", context_tokens=64)
     assert (weights.config.context, weights.config.windows) == (64, ())
-    if family != "smollm3":
-        assert 64 in read_config(folder, context_tokens=65).windows
+    assert 64 in read_config(folder, context_tokens=65).windows
 
 
 REFUSED: list[tuple[str, Fields, str, str]] = [
