@@ -24,6 +24,11 @@ class ChunkSize:
         self._largest = 0
         self._speed = SteadyFigure()
 
+    @property
+    def most(self) -> int:
+        """Rows of one prompt in the longest step."""
+        return self._most
+
     def rows(self, decoding: int) -> int:
         """Prompt rows of the next step, beside `decoding` requests that decode."""
         if not self._target_seconds:

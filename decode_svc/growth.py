@@ -2,11 +2,13 @@
 
 Step 7 of a request's life. A request that finds no free page preempts the youngest request that is younger than itself.
 The gateway begins another attempt of that one, which replays its emitted tokens, so none is lost. The oldest request is
-never preempted, so at least one always moves on. Drafts get pages that no request needs, and give them back first."""
+never preempted, so at least one always moves on. Drafts get pages that no request needs, and give them back first.
+Where all layers have windows, a request gives the pages behind them back."""
 
 from collections.abc import Iterable, Mapping
 
 from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest
+from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool
 from engine.step.batch import pages_needed
 from mesh.messages.hashing import block_hashes
@@ -21,13 +23,13 @@ class Growth:
         requests: Mapping[int, DecodeRequest],
         pages: PagePool,
         *,
-        page_tokens: int,
+        horizon: Horizon,
         numerics: str,
         host: DecodeHost,
     ) -> None:
         self._requests = requests
         self._pages = pages
-        self._page_tokens = page_tokens
+        self._horizon, self._page_tokens = horizon, horizon.page_tokens
         self._numerics = numerics
         self._host = host
 
@@ -70,8 +72,18 @@ class Growth:
                 tokens, page_tokens=size, numerics=self._numerics, salt=salt, known=request.hashes
             )
             for index in range(known, full):
-                self._pages.publish(request.pages[index], request.hashes[index])
+                if request.pages[index] != GONE:
+                    self._pages.publish(request.pages[index], request.hashes[index])
         return range(known, full)
+
+    def behind(self, request: DecodeRequest) -> tuple[int, ...]:
+        """Take the pages out of the request that no later row reads. The caller releases them."""
+        first = self._horizon.first_page(request.filled)
+        back = held(request.pages[request.gone : first])
+        if first > request.gone:
+            request.pages[request.gone : first] = [GONE] * (first - request.gone)
+            request.gone = first
+        return back
 
     def _take_one(self, request: DecodeRequest) -> int | None:
         while (taken := self._pages.take(1, request.job.salt)) is None:

@@ -6,6 +6,7 @@ from decode_svc.flights import Flight
 from decode_svc.handoff.landings import Landings
 from decode_svc.request.requests import DecodePhase, DecodeRequest
 from engine.examining.examinations import Examinations
+from engine.pool.horizon import held
 from engine.pool.ledger import Holder
 from engine.pool.pages import PageState
 
@@ -20,10 +21,10 @@ def holders(
     end, the writers whose pages are quarantined, and the prompts that are examined."""
     for request in requests.values():
         attempt, landing = request.ticket.attempt, request.landing
-        if request.pages:
+        if pages := held(request.pages):
             since = request.running_seconds if request.phase is DecodePhase.RUNNING else None
             since = landing.began_seconds if landing is not None else since
-            yield Holder(request.phase.value, request.pages, request=request.key, attempt=attempt, since_seconds=since)
+            yield Holder(request.phase.value, pages, request=request.key, attempt=attempt, since_seconds=since)
         if landing is not None:
             yield Holder(
                 "landing",

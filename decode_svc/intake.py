@@ -16,6 +16,7 @@ from decode_svc.request.observed import AttemptRecord
 from decode_svc.request.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.horizon import held
 from engine.pool.pages import PagePool
 from engine.step.constraint import NO_MASKS, Masker
 from mesh.messages.jobs import FullKind, Job, Reason
@@ -169,10 +170,10 @@ class Intake:
     def _admit(self, request: DecodeRequest) -> bool:
         """Admit the request if there is room for it, and say whether there was."""
         shared = self._room.take_shared(request)
-        lacking = self._room.lacking(request, len(shared))
+        lacking = self._room.lacking_here(request, shared)
         if not self._room.allows(request, lacking):
             self._room.refuse(request)
-            self._pages.release(shared)
+            self._pages.release(held(shared))
             return False
         self._room.pass_over(request)
         pages = self._pages.take(lacking, request.job.salt)

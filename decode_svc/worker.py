@@ -27,6 +27,7 @@ from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.horizon import Horizon, held
 from engine.pool.isolation import Isolation
 from engine.pool.ledger import Ledger
 from engine.pool.pages import PagePool
@@ -73,9 +74,8 @@ class DecodeWorker:
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
         outbox, self._runner = Outbox(self._monitor), runner
-        self._sampler = StepSampler(outbox, trace_steps)
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
-        self._measures = DecodeMeasures(max_batch=max_batch)
+        self._sampler, self._measures = StepSampler(outbox, trace_steps), DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
         self._examinations = Examinations(
             pages,
@@ -89,7 +89,8 @@ class DecodeWorker:
         self._room = Room(
             requests,
             pages,
-            page_tokens=size,
+            horizon=Horizon(hello.window_tokens, size),
+            chunk_tokens=chunk_size.most,
             numerics=numerics,
             max_batch=max_batch,
             overtakes=rules.overtakes,
@@ -101,7 +102,7 @@ class DecodeWorker:
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
         self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
-        self._growth = Growth(requests, pages, page_tokens=size, numerics=numerics, host=self)
+        self._growth = Growth(requests, pages, horizon=self._room.horizon, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_size=chunk_size)
         self.attachments = Attachments(
             network,
@@ -200,6 +201,7 @@ class DecodeWorker:
             request.record.step_ends(self._read_seconds, piece, len(tokens), request.cached, len(flight.requests))
             self._speculation.settle(request, piece, len(tokens), proposed)
             self._publish(request)
+            flight.doomed.extend(self._growth.behind(request))
             emitted += len(tokens)
             if tokens and request.prefill is None and tokens[0].position == request.job.base:
                 request.gateway.send(prefilled_here(request, self._loop.time()))
@@ -256,8 +258,8 @@ class DecodeWorker:
         self._room.ended(request, self._loop.time())
         if request.phase is not DecodePhase.RUNNING:
             self.landings.fence(request)
-        elif not self._flights.keep(request, request.pages):
-            self.pages.release(request.pages)
+        elif not self._flights.keep(request, pages := held(request.pages)):
+            self.pages.release(pages)
         request.enter(DecodePhase.ENDED)
         request.record.ended(self._loop.time(), request.steps, request.drafts)
         self.wake()

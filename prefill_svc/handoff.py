@@ -115,11 +115,15 @@ class HandOff:
             self._prompts.stop(prompt, quiet=True)
         elif expects_landing(prompt):
             refuse(landing_problem(landing, prompt.total, link.writer))
-            if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
+            assert link.writer is not None, "landing_problem has looked"
+            sent_tokens = landing.first_page * link.writer.shape.page_tokens
+            if self._pages.needed(prompt.total, sent_tokens) > self._pages.total:
+                self._prompts.lose(prompt, "too_large")
+                link.send(Quiet(landing.ticket, self._incarnation))
+            elif own := self._pages.take(prompt.job.tokens, prompt.job.salt, sent_tokens):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
-                if link.writer is not None:
-                    prompt.transport, prompt.shape = link.writer.name, link.writer.shape
+                prompt.transport, prompt.shape = link.writer.name, link.writer.shape
                 prompt.own, prompt.done = own, own.cached
                 prompt.begins(prompt.landed_seconds)
                 self._pushing.landed(prompt)

@@ -5,6 +5,7 @@ Step 4 of a request's life."""
 from engine.examining.examinations import Examinations
 from engine.step.batch import Remaining, chunks
 from engine.step.plan import Piece
+from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompts
 
 
@@ -12,6 +13,7 @@ class PrefillPlanning:
     def __init__(
         self,
         prompts: Prompts,
+        pages: PrefillPages,
         examinations: Examinations,
         *,
         page_tokens: int,
@@ -19,7 +21,7 @@ class PrefillPlanning:
         step_tokens: int,
         drafts: bool,
     ) -> None:
-        self._prompts, self._examinations = prompts, examinations
+        self._prompts, self._pages, self._examinations = prompts, pages, examinations
         self._page_tokens = page_tokens
         self._chunk_tokens = chunk_tokens
         self._step_tokens = step_tokens
@@ -39,5 +41,6 @@ class PrefillPlanning:
             if chunk.last and prompt.masks is not None and prompt.masks.late:
                 continue  # its last rows wait for what its grammar allows; other prompts do not
             copies.extend(prompt.own.copies)
+            self._pages.cover(prompt.own, chunk.first, chunk.first + chunk.count)
             pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
         return tuple(pieces), tuple(copies)

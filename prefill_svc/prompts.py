@@ -241,7 +241,7 @@ class Prompts:
     def holders(self) -> Iterator[Holder]:
         """The pages of each prompt, for the worker's ledger."""
         for prompt in self._prompts.values():
-            if pages := prompt.own.pages + tuple(source for source, _ in prompt.own.copies):
+            if pages := prompt.own.held:
                 what, ticket, since = f"prompt, {prompt.phase.value}", prompt.ticket, prompt.landed_seconds
                 yield Holder(what, pages, request=ticket.request, attempt=ticket.attempt, since_seconds=since)
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
+from engine.pool.horizon import Horizon
 from engine.pool.isolation import Isolation
 from engine.pool.ledger import Ledger
 from engine.pool.pages import PagePool
@@ -73,7 +74,8 @@ class PrefillWorker:
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
         self._sampler = StepSampler(self._outbox, trace_steps)
-        own = self._own = PrefillPages(pages, page_tokens=hello.page_tokens, numerics=hello.numerics)
+        horizon = Horizon(hello.window_tokens, hello.page_tokens)
+        own = self._own = PrefillPages(pages, horizon=horizon, chunk_tokens=chunk_tokens, numerics=hello.numerics)
         self._examinations = self._make_examinations(hello, drafts=drafts, rules=rules)
         self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
         self.attachments = self._make_attachments(network, gateways, hello, metrics=metrics, rules=rules)
@@ -95,6 +97,7 @@ class PrefillWorker:
         )
         self._planning = PrefillPlanning(
             self.prompts,
+            own,
             self._examinations,
             page_tokens=hello.page_tokens,
             chunk_tokens=chunk_tokens,

@@ -15,6 +15,7 @@ from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.handoff.spans import Spans
 from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, PageOwner
+from engine.pool.horizon import held
 from engine.pool.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool
 from mesh.messages.jobs import Reason, Ticket
@@ -48,7 +49,7 @@ class Landings:
         self.vocabulary = 0  # token ids of the model; 0: not known
         self._loop = asyncio.get_running_loop()
         self.quarantine = Quarantine(pages, sessions, host=host, rules=rules)
-        self.spans = Spans(pages, pool, sessions, page_tokens=room.page_tokens, host=host, rules=rules)
+        self.spans = Spans(pages, pool, sessions, horizon=room.horizon, host=host, rules=rules)
         self._lost = {Reason.LANDING_LOST: 0, Reason.NO_PROGRESS: 0}  # landings that were lost
         self.bytes_landed = 0  # bytes of the pages of all landings that prefill did not decline
         self.bytes_given_up = 0  # those of landings that were fenced: perhaps not all of them were written
@@ -95,12 +96,12 @@ class Landings:
             self._land(peer, request)
 
     def _land(self, peer: Peer, request: DecodeRequest) -> None:
-        """Answer Landing with fresh pages for everything that decode lacks, or Later."""
-        shared = self._room.take_shared(request)
-        lacking = self._room.lacking(request, len(shared))
+        """Answer Landing with fresh pages for everything that decode lacks and will read, or Later."""
+        before = self._room.take_shared_before_landing(request)
+        lacking = self._room.lacking(request, before)
         if not self._room.allows(request, lacking):
             self._room.refuse(request)
-            self._pages.release(shared)
+            self._pages.release(held(before))
             peer.send(Later(request.ticket))
             return
         self._room.pass_over(request)
@@ -108,23 +109,23 @@ class Landings:
         pages = self._pages.land(lacking, owner, request.job.salt)
         assert pages is not None, "room was checked"
         request.enter(DecodePhase.LANDING)
-        request.pages = list(shared)
+        request.pages = list(before)
         request.landing = landing = OpenLanding(
             ticket=request.ticket,
             writer=peer.incarnation,
             transport=peer.transport,
-            first_page=len(shared),
+            first_page=len(before),
             pages=pages,
             began_seconds=self._loop.time(),
             progress_seconds=self._loop.time(),
             valid=[0] * lacking,
             all_layers=(1 << self.pool.shape.layers) - 1,
         )
-        places = dict(enumerate(pages, len(shared)))
+        places = dict(enumerate(pages, len(before)))
         receiver = self._sessions.receivers[peer.transport]
         receiver.open(request.ticket.pack(), places, self._frame_arrived, landing.frame_begins)
         self.bytes_landed += lacking * self.pool.shape.page_bytes
-        peer.send(Landing(request.ticket, len(shared), pages))
+        peer.send(Landing(request.ticket, len(before), pages))
         request.record.lands(landing.began_seconds, lacking, self.pool.shape.page_bytes, peer.transport)
         self._watch(request, landing)
         self._host.wake()
@@ -223,7 +224,7 @@ class Landings:
     def _close(self, request: DecodeRequest, landing: OpenLanding) -> None:
         """Discard later frames and release the shared pages. The caller decides about the pages of the landing."""
         self._sessions.receivers[landing.transport].close(landing.ticket.pack())
-        self._pages.release(request.pages)
+        self._pages.release(held(request.pages))
         request.landing = None
         request.pages = []
         request.hashes = []

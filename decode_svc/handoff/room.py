@@ -5,12 +5,13 @@ answers become as long as they did here: what is admitted shall not be preempted
 place: a few younger ones may pass it, then none until it has its pages or has left. `allows` changes nothing; `refuse`,
 `pass_over` and `ended` record what happened."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from decode_svc.request.answer_lengths import AnswerLengths
 from decode_svc.request.forecast import GrowingRequest, peak_growth
 from decode_svc.request.requests import WAITING, DecodePhase, DecodeRequest
 from engine.examining.examined import Seniority
+from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool
 from engine.step.batch import pages_needed
 from mesh.messages.hashing import block_hashes
@@ -30,13 +31,15 @@ class Room:
         requests: Mapping[int, DecodeRequest],
         pages: PagePool,
         *,
-        page_tokens: int,
+        horizon: Horizon,
+        chunk_tokens: int,  # most rows of a prompt that a step computes here
         numerics: str,
         max_batch: int,
         overtakes: int,
         reserved: Callable[[Seniority], int] = nothing_reserved,  # pages for an older prompt that is examined here
     ) -> None:
-        self.page_tokens = page_tokens
+        self.horizon, self.page_tokens = horizon, horizon.page_tokens
+        self._chunk_tokens = chunk_tokens
         self._requests = requests
         self._pages = pages
         self._numerics = numerics
@@ -46,20 +49,37 @@ class Room:
         self._lengths = AnswerLengths()
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
-        """The pages of this text that the prefix cache has, with a reference taken on each."""
-        salt = request.job.salt
-        hashes = block_hashes(request.tokens, page_tokens=self.page_tokens, numerics=self._numerics, salt=salt)
-        shared = self._pages.match(hashes)
+        """The pages of this text that the prefix cache has, with a reference taken on each. GONE stands for those that
+        no row behind them reads."""
+        salt, size, last = request.job.salt, self.page_tokens, len(request.tokens) - 1
+        hashes = block_hashes(request.tokens, page_tokens=size, numerics=self._numerics, salt=salt)
+        if self.horizon.window:
+            shared = self._pages.match(hashes, lambda count: self.horizon.first_page(min(count * size, last)))
+        else:
+            shared = self._pages.match(hashes)
         request.hashes = hashes[: len(shared)]
         return shared
 
-    def lacking(self, request: DecodeRequest, shared: int) -> int:
-        """Pages that the text needs beside the shared ones."""
-        return pages_needed(len(request.tokens), self.page_tokens) - shared
+    def take_shared_before_landing(self, request: DecodeRequest) -> tuple[int, ...]:
+        """The same for a text that prefill computes. Only the pages that its last row and later ones read have to land:
+        GONE stands for all before them."""
+        shared, first = self.take_shared(request), self.horizon.first_page(len(request.tokens) - 1)
+        self._pages.release(held(shared[:first]))
+        return (GONE,) * first + shared[first:]
+
+    def lacking(self, request: DecodeRequest, before: Sequence[int]) -> int:
+        """Pages of the text behind these ones."""
+        return pages_needed(len(request.tokens), self.page_tokens) - len(before)
+
+    def lacking_here(self, request: DecodeRequest, shared: Sequence[int]) -> int:
+        """The same where this worker computes the text: with windows, only as many as it holds at a time."""
+        most = self.horizon.most_pages(len(request.tokens), self._chunk_tokens)
+        return min(self.lacking(request, shared), max(0, most - len(held(shared))))
 
     def largest_need(self, request: DecodeRequest) -> int:
-        """Pages that the request needs when it emits all the tokens that it may."""
-        return pages_needed(len(request.job.prompt) + request.job.sampling.max_tokens, self.page_tokens)
+        """Pages that the request holds at a time when it emits all the tokens that it may."""
+        tokens = len(request.job.prompt) + request.job.sampling.max_tokens
+        return self.horizon.most_pages(tokens, self._chunk_tokens)
 
     def places(self) -> int:
         """How many more requests the batch takes."""
@@ -73,7 +93,7 @@ class Room:
         if not self.places():
             return False
         room = self._pages.available - lacking - self._reserved(request.seniority)
-        return self.growth() <= room and self.later_growth(request) <= room
+        return self.growth() <= room and self.later_growth(request, lacking) <= room
 
     def refuse(self, request: DecodeRequest) -> None:
         """The request got Later: from now on those that pass it are counted."""
@@ -92,11 +112,16 @@ class Room:
             for r in self._requests.values()
         )
 
-    def later_growth(self, request: DecodeRequest) -> int:
-        """Pages that running requests and this one will need beyond their next ones, as far as that can be known."""
+    def later_growth(self, request: DecodeRequest, lacking: int) -> int:
+        """Pages that running requests and this one, which takes `lacking`, will need beyond their next ones, as far as
+        that can be known."""
         others = [r for r in self._requests.values() if r.phase in HAVE_PAGES]
         if not others or not self._lengths.known:
             return 0
+        if self.horizon.window:
+            return sum(self._lacking_later(each, _pages(each)) for each in others) + self._lacking_later(
+                request, lacking
+            )
         own = pages_needed(len(request.tokens), self.page_tokens)
         growing = [self._growing(each, _pages(each), each.shared) for each in others]
         return peak_growth([*growing, self._growing(request, own, own)], self.page_tokens)
@@ -104,6 +129,14 @@ class Room:
     def _growing(self, request: DecodeRequest, pages: int, shared: int) -> GrowingRequest:
         left = self._lengths.left(request.next_position, request.job.sampling.max_tokens)
         return GrowingRequest(left, len(request.tokens), pages, shared)
+
+    def _lacking_later(self, request: DecodeRequest, pages: int) -> int:
+        """Pages that the request lacks, which has so many, until it holds the most that it will. It gives one back for
+        each that it takes then."""
+        tokens, chunk = len(request.job.prompt) + request.job.sampling.max_tokens, 1
+        if request.phase is not DecodePhase.LANDING and request.pending > 1:
+            chunk = self._chunk_tokens
+        return max(0, self.horizon.most_pages(tokens, chunk) - pages)
 
     def ended(self, request: DecodeRequest, now: float) -> None:
         """The request leaves. Those that ran teach how long answers become."""
@@ -116,7 +149,7 @@ class Room:
         """The oldest request that got Later and still waits: its seniority, and the pages that its text needs."""
         waiting = [r for r in self._requests.values() if r.phase in WAITING and r.passed is not None]
         first = min(waiting, key=lambda r: r.seniority, default=None)
-        return None if first is None else (first.seniority, self.lacking(first, 0))
+        return None if first is None else (first.seniority, self.lacking_here(first, ()))
 
     def load(self, tokens_per_second: float, step_seconds: float = 0.0, local_tokens_per_second: float = 0.0) -> Load:
         """The report that tells gateways how full this worker is."""
@@ -157,4 +190,4 @@ class Room:
 
 def _pages(request: DecodeRequest) -> int:
     """Pages that the request has, those that prefill writes included."""
-    return len(request.pages) + (len(request.landing.pages) if request.landing is not None else 0)
+    return len(held(request.pages)) + (len(request.landing.pages) if request.landing is not None else 0)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from decode_svc.handoff.sessions import Sessions
 from decode_svc.request.requests import DecodeHost, DecodePhase, DecodeRequest, OpenLanding, layer_mask
+from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool
 from kvtransfer.transfer import Pool
 from mesh.messages.kv_messages import Commit, Landed, Resend
@@ -23,12 +24,12 @@ REPAIRS = 3  # Resends of one landing, after which decode computes what is missi
 
 class Spans:
     def __init__(
-        self, pages: PagePool, pool: Pool, sessions: Sessions, *, page_tokens: int, host: DecodeHost, rules: Rules
+        self, pages: PagePool, pool: Pool, sessions: Sessions, *, horizon: Horizon, host: DecodeHost, rules: Rules
     ) -> None:
         self._pages = pages
         self._pool = pool
         self._sessions = sessions
-        self._page_tokens = page_tokens
+        self._horizon, self._page_tokens = horizon, horizon.page_tokens
         self._host = host
         self._rules = rules
         self._loop = asyncio.get_running_loop()
@@ -101,6 +102,10 @@ class Spans:
                 request.tokens.append(first.token)
                 request.produced[first.position] = first
                 self.whole += 1
+        elif GONE in request.pages[self._horizon.first_page(request.filled) : request.filled // self._page_tokens]:
+            # the rows that are missing read pages that have not landed: compute the whole text here
+            self._pages.release(held(request.pages))
+            request.pages, request.hashes, request.filled = [], [], 0
         self.admitted += 1
         request.enter(DecodePhase.RUNNING)
         request.landing, request.landing_began_seconds = None, landing.began_seconds

@@ -146,6 +146,7 @@ class DecodeRequest:
     pages: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # block hashes of the pages that were published or found
     filled: int = 0  # tokens whose KV is in the pages
+    gone: int = 0  # pages at the beginning that were given back, or have never been here
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     shared: int = 0  # pages that the prefix cache had when it got its own

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from engine.cpu.drafter import Drafter
 from engine.model.forward import Forward, Product
-from engine.model.page_memory import page_layout, page_memory
+from engine.model.page_memory import page_layout, page_memory, window_of
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Floats, Weights
 from engine.pool.page_layout import check_copies
@@ -52,7 +52,8 @@ class CpuRunner:
         if not pool.flags.writeable or len(pool) % self.page_bytes or not len(pool):
             raise ValueError(f"the pool has {len(pool)} bytes; give a writable one of whole pages of {self.page_bytes}")
         self._pool, self._pages = pool, len(pool) // self.page_bytes
-        self._limits = RowLimits(config.vocab, config.context, self._pages, page_tokens, self.page_bytes)
+        window = window_of(weights, draft)
+        self._limits = RowLimits(config.vocab, config.context, self._pages, page_tokens, self.page_bytes, window)
         self._groups = LayerGroups(config.layers, self.layer_bytes // page_tokens, layer_group)
         self._forward = Forward(weights, page_memory(pool, layout, page_tokens, segment=0), product)
         self._drafter = None

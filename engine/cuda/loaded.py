@@ -43,6 +43,10 @@ class CudaModel:
         return self.context_tokens  # a draft with a shorter context is refused on a GPU
 
     @property
+    def window_tokens(self) -> int:
+        return 0  # windows that hide a token are refused on a GPU
+
+    @property
     def weights_bytes(self) -> int:
         return sum(model.nbytes for model in (self.weights, self.draft) if model is not None)
 

@@ -18,6 +18,8 @@ from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, w
 from engine.model.rope import rotary_tables
 from engine.model.weights import hash_model
 
+_WINDOWS = "windows that hide a token within the context"
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLayer:
@@ -71,6 +73,8 @@ def why_not_on_gpu(folder: Path, *, context_tokens: int = 0) -> str:
     config = as_stored(config, checkpoint)
     if beyond := config.beyond_llama():
         return f"the GPU kernels do not compute {beyond}"
+    if config.windows:
+        return f"the GPU kernels do not compute {_WINDOWS}"
     dtype = weights_dtype(config, read_tensors(config, checkpoint))
     if dtype != "bf16":
         return f"the checkpoint is {dtype} and the GPU kernels compute with bf16 weights"
@@ -80,12 +84,21 @@ def why_not_on_gpu(folder: Path, *, context_tokens: int = 0) -> str:
     return ""
 
 
+def refuse_windows(folder: Path, *, context_tokens: int) -> None:
+    """Raises ModelError where a window hides a token within the context."""
+    windows = [window for window in read_config(folder, context_tokens=context_tokens).windows if window]
+    if windows:
+        remedy = f"Set context_tokens to at most {min(windows)}, within which it hides nothing, or device to 'cpu'."
+        raise ModelError(folder / "config.json", "sliding_window", f"GPU kernels do not compute {_WINDOWS}", remedy)
+
+
 def check_draft_on_gpu(folder: Path) -> None:
     if reason := why_not_on_gpu(folder):
         raise ModelError(folder, "draft", reason, "Convert the draft to bf16, or leave `draft` out.")
 
 
 def load_weights(folder: Path, cache: Path, device: torch.device, *, context_tokens: int = 0) -> DeviceWeights:
+    refuse_windows(folder, context_tokens=context_tokens)
     if reason := why_not_on_gpu(folder, context_tokens=context_tokens):
         raise ModelError(folder, "device", reason, 'Convert the checkpoint to bf16, or set device = "cpu".')
     config, checkpoint = read_config(folder, context_tokens=context_tokens), Checkpoint(folder)

@@ -68,9 +68,10 @@ class Experts:
 class Windows(Enum):
     """Which layers see only the last `sliding_window` tokens."""
 
-    ALL = 1  # every layer, where the field stands
-    SWITCHED = 2  # where `use_sliding_window` is on, as in Qwen
-    TYPED = 3  # those that `layer_types` calls sliding_attention
+    NONE = 1  # no layer
+    ALL = 2  # every layer, where the field stands
+    SWITCHED = 3  # those from `max_window_layers` on or by `layer_types`, where `use_sliding_window` is on, as in Qwen
+    TYPED = 4  # those that `layer_types` calls sliding_attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +113,11 @@ class Family:
     experts: Experts | None = None
     ropes: Ropes = Ropes()
     scalars: Scalars = Scalars()
-    windows: Windows = Windows.ALL
+    windows: Windows = Windows.NONE
     default_window: int | None = None  # where config.json leaves sliding_window out
-    window_period: int = 0  # TYPED: each so-many-th layer sees everything, where `layer_types` is left out
+    window_period: int = (
+        0  # TYPED: each so-many-th layer sees everything, where `layer_types` is left out; 0: none does
+    )
     period_field: str = ""  # field of that number
     kv_heads: int = 0  # where config.json leaves num_key_value_heads out; 0: as many as heads
     head_dim: int = 0  # where it leaves head_dim out; 0: hidden_size / num_attention_heads

@@ -39,7 +39,8 @@ _GEMMA = Family(
 
 _ROWS = (
     Family("llama", "LlamaForCausalLM", biases=_ATTENTION_AND_MLP),
-    Family("mistral", "MistralForCausalLM", default_window=4096, kv_heads=8),
+    Family("mistral", "MistralForCausalLM", windows=Windows.TYPED, default_window=4096, kv_heads=8),
+    Family("ministral", "MinistralForCausalLM", windows=Windows.TYPED, default_window=4096, kv_heads=8),
     Family(
         "qwen2",
         "Qwen2ForCausalLM",
@@ -64,6 +65,7 @@ _ROWS = (
         norms=Norms(default_eps=1e-5),
         tensors=Tensors(qkv=("qkv_proj",), gate_up=("gate_up_proj",)),
         ropes=Ropes(partial=1.0, original_context=4096, names=(("su", "longrope"), ("yarn", "longrope"))),
+        windows=Windows.ALL,
     ),
     Family(
         "granite",
@@ -169,6 +171,7 @@ _ROWS = (
         norms=Norms(kind="layer", eps="norm_epsilon", default_eps=1e-5),
         biases=LinearBiases(qkv="use_bias", output="use_bias", mlp="use_bias", default=True),
         tensors=Tensors(gate_up=("c_fc",), down="c_proj", gated=False),
+        windows=Windows.ALL,
         kv_heads=2,
         default_activation="gelu_pytorch_tanh",
         tied=True,
@@ -187,6 +190,7 @@ _ROWS = (
             down="w2",
         ),
         ropes=Ropes(theta=1e6),
+        windows=Windows.ALL,
         kv_heads=8,
     ),
     Family(

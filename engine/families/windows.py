@@ -1,20 +1,21 @@
-"""Sliding windows: which layers have one, and the refusal of those that would hide a token within the context.
+"""Sliding windows: which layers have one, and how many tokens it shows.
 
-Attention sees every token. A window that is at least as long as the context hides nothing, so it is no obstacle."""
+A token at position p sees itself and the `window` - 1 tokens before it. A window that is at least as long as the served
+context hides nothing, so it is none. Families without windows refuse a field that asks for one."""
 
 from engine.families.family import Family, Windows
-from engine.families.fields import OTHER, ConfigFields
+from engine.families.fields import DAMAGED, ConfigFields
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
 
 
 def sliding_layers(fields: ConfigFields, family: Family) -> tuple[bool, ...]:
-    """For each layer whether `layer_types` gives it a window."""
+    """For each layer whether `layer_types` gives it a window; without that field, whether the family does."""
     layers = fields.positive("num_hidden_layers")
     kinds = fields.raw.get("layer_types")
     if kinds is None:
         if not family.window_period:
-            return (False,) * layers
+            return (True,) * layers
         period = family.window_period
         if family.period_field:
             period = fields.positive(family.period_field, period)
@@ -24,22 +25,36 @@ def sliding_layers(fields: ConfigFields, family: Family) -> tuple[bool, ...]:
     return tuple(kind == _SLIDING for kind in kinds)
 
 
-def refuse_windows(fields: ConfigFields, family: Family, context: int) -> None:
-    """Refuses attention that sees only the last tokens, unless the window is as long as the context."""
-    kinds = fields.raw.get("layer_types")
-    if family.windows is not Windows.TYPED and isinstance(kinds, list) and any(kind != _FULL for kind in kinds):
-        fields.refuse("layer_types", "sliding window attention is not supported")
-    window, field = fields.raw.get("sliding_window", family.default_window), "sliding_window"
+def read_windows(fields: ConfigFields, family: Family, served: int) -> tuple[int, ...]:
+    """For each layer how many slots a token sees, 0: all; empty where no window hides a token. `served`: no request has
+    more tokens."""
+    layers = _layers_with_windows(fields, family)
+    window = fields.raw.get("sliding_window", family.default_window)
+    if window is None or not any(layers):
+        return ()
+    if not isinstance(window, int) or isinstance(window, bool) or window < 1:
+        fields.refuse("sliding_window", f"{window!r} is not a positive whole number", DAMAGED)
+    if window >= served:
+        return ()
+    if family.windows is Windows.NONE:
+        problem = f"sliding window attention ({window} of {served} tokens) is nothing that this family computes"
+        remedy = f"Set context_tokens to at most {window}: within so many tokens the window hides nothing."
+        fields.refuse("sliding_window", problem, remedy)
+    return tuple(window if has else 0 for has in layers)
+
+
+def _layers_with_windows(fields: ConfigFields, family: Family) -> tuple[bool, ...]:
+    layers, kinds = fields.positive("num_hidden_layers"), fields.raw.get("layer_types")
+    if family.windows is Windows.TYPED:
+        return sliding_layers(fields, family)
+    used = family.windows is Windows.SWITCHED and fields.flag("use_sliding_window", False)
+    if used and kinds is not None:
+        return sliding_layers(fields, family)
+    if isinstance(kinds, list) and any(kind != _FULL for kind in kinds):
+        fields.refuse("layer_types", f"names {_SLIDING}, for which the family and its other fields have no window")
     if family.windows is Windows.SWITCHED:
-        field, windowed = "use_sliding_window", fields.flag("use_sliding_window", False)
         first = fields.raw.get("max_window_layers", 28)
-        none = isinstance(first, int) and first >= fields.positive("num_hidden_layers")
-        window = window if windowed and kinds is None and not none else None
-    if family.windows is Windows.TYPED and not any(sliding_layers(fields, family)):
-        window = None
-    if window is None or (isinstance(window, int) and window >= context):
-        return
-    missing = "" if field in fields.raw else f"; without the field transformers takes {family.default_window}"
-    problem = f"sliding window attention ({window} of {context} tokens) is not supported{missing}"
-    remedy = f"Set context_tokens to at most {window}: within so many tokens the window hides nothing."
-    fields.refuse(field, problem, remedy if isinstance(window, int) and window > 0 else OTHER)
+        if used and (not isinstance(first, int) or isinstance(first, bool) or first < 0):
+            fields.refuse("max_window_layers", f"{first!r} is not a whole number of layers", DAMAGED)
+        return tuple(used and layer >= first for layer in range(layers))
+    return (True,) * layers

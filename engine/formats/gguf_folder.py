@@ -16,7 +16,7 @@ from engine.formats.gguf_names import config_of, named
 from engine.formats.gguf_tokenizer import tokenizer_files
 
 WEIGHTS = "model.gguf"
-_RECIPE = 1  # raised whenever the files are written otherwise
+_RECIPE = 2  # raised whenever the files are written otherwise
 
 
 def folder_of_gguf(file: Path, cache: Path) -> Path:

@@ -66,6 +66,8 @@ def config_of(file: GgufFile) -> dict[str, Any]:
             config[name] = token
     if family == "llama" and "blk.0.attn_q.bias" in file.tensors:
         config["attention_bias"] = True
+    if family == "mistral" and (key := "mistral.attention.sliding_window") in file.metadata:
+        config["sliding_window"] = file.take(key, int)
     if scaling := _scaling(file, family, head_dim, config["rope_theta"]):
         config["rope_scaling"] = scaling
     return config

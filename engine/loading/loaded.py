@@ -15,7 +15,7 @@ from engine.formats.quantized import kv_of
 from engine.model.drafts import check_draft
 from engine.model.floor import CpuFloor, MeasuredFloor
 from engine.model.forward import Product
-from engine.model.page_memory import page_layout
+from engine.model.page_memory import page_layout, window_of
 from engine.model.weights import Weights, open_weights
 from engine.model.work import ModelWork
 from engine.quantization.cached import in_four_bits
@@ -49,6 +49,10 @@ class LoadedModel(Protocol):
     @property
     def draft_context_tokens(self) -> int:
         """Tokens of a request within which its draft can propose; without a draft, all."""
+
+    @property
+    def window_tokens(self) -> int:
+        """Slots that a row may read, its own the last, where all layers have windows; 0: all."""
 
     @property
     def weights_bytes(self) -> int:
@@ -93,6 +97,10 @@ class CpuModel:
     @property
     def draft_context_tokens(self) -> int:
         return min(model.config.context for model in (self.weights, self.draft) if model is not None)
+
+    @property
+    def window_tokens(self) -> int:
+        return window_of(self.weights, self.draft)
 
     @property
     def weights_bytes(self) -> int:

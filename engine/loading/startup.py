@@ -74,6 +74,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         model_hash=model.identity.model_hash,
         page_tokens=config.page_tokens,
         context_tokens=model.context_tokens,
+        window_tokens=model.window_tokens,
         load=Load(),
         prefix=PrefixChange(0),
         name=config.name,

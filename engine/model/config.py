@@ -1,8 +1,8 @@
 """Reads the config.json of a Hugging Face folder into plain numbers, by the row of its family (`engine/families`).
 
 A worker does this first with a model. Fields and their defaults mean what they mean to transformers. A setting that
-would change the computation and is not supported (other activations, sliding windows, unknown rope
-scalings) is refused by name, never ignored."""
+would change the computation and is not supported (other activations, unknown rope scalings) is refused by name, never
+ignored."""
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
@@ -16,7 +16,7 @@ from engine.families.family import Family, Norms, Setting
 from engine.families.fields import DAMAGED, ConfigFields
 from engine.families.rope import Rope, layers_without_rope, read_local_rope, read_rope
 from engine.families.table import ARCHITECTURES, FAMILIES
-from engine.families.windows import refuse_windows, sliding_layers
+from engine.families.windows import read_windows, sliding_layers
 from engine.formats.errors import ModelError
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}  # several names of one function
@@ -61,6 +61,7 @@ class ModelConfig:
     experts_normalised: bool = False  # the weights of a row's experts are divided by their sum
     shared_ffn: int = 0  # width of the expert that computes every row; 0: there is none
     dense_layers: tuple[int, ...] = ()
+    windows: tuple[int, ...] = ()  # for each layer how many slots a token sees, 0: all; empty: no layer has a window
 
     @property
     def q_width(self) -> int:
@@ -92,6 +93,10 @@ class ModelConfig:
     def has_experts(self, layer: int) -> bool:
         return self.experts > 0 and layer not in self.dense_layers
 
+    def window(self, layer: int) -> int:
+        """How many slots a token sees in this layer, its own the last; 0: all."""
+        return self.windows[layer] if self.windows else 0
+
     def within(self, context_tokens: int) -> "ModelConfig":
         """The same model for requests of at most so many tokens; 0: as many as the model allows."""
         if context_tokens > self.context:
@@ -100,11 +105,12 @@ class ModelConfig:
         return replace(self, context=context_tokens) if context_tokens else self
 
     def beyond_llama(self) -> str:
-        """The first thing that the computation has beside that of Llama, Mistral and Qwen; empty: nothing."""
-        plain = ("llama", "mistral", "qwen2", "qwen3")
+        """The first thing that a layer computes beside what those of Llama, Mistral and Qwen do; empty: nothing.
+        Windows do not count."""
+        plain = ("llama", "mistral", "ministral", "qwen2", "qwen3")
         if self.family not in plain:
             return f"the family {self.family}"
-        return next((name for name in _unusual(self) if name != "family"), "")
+        return next((name for name in _unusual(self) if name not in ("family", "windows")), "")
 
     def canonical(self) -> bytes:
         """Bytes for the model hash: equal for equal models, whatever else stands in config.json. A field that has
@@ -125,7 +131,7 @@ class ModelConfig:
 
 def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
     """The configuration of the model in this folder. `context_tokens`: no request uses more; 0: as many as the model
-    allows. A sliding window that hides nothing within them is no obstacle."""
+    allows. A sliding window that hides nothing within them is none."""
     given = ConfigFields.of(folder / "config.json")
     family = _family(given)
     context = given.positive("max_position_embeddings")
@@ -133,7 +139,6 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
     hidden, heads = given.positive("hidden_size"), given.positive("num_attention_heads")
     layers, biases = given.positive("num_hidden_layers"), family.biases
     _refuse(given, family)
-    refuse_windows(given, family, served)
     absent = heads if "num_key_value_heads" in given.raw else family.kv_heads or heads
     kv_heads = given.positive("num_key_value_heads", absent)
     head_dim = given.positive("head_dim", family.head_dim or hidden // heads)
@@ -166,6 +171,7 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
         local_rope=read_local_rope(given, family, head_dim, context, served),
         local_layers=tuple(layer for layer, local in enumerate(sliding) if local),
         no_rope_layers=tuple(layer for layer, none in enumerate(without) if none),
+        windows=read_windows(given, family, served),
         **_scalars(given, family, hidden),
         **read_experts(given, family),
     )

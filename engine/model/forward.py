@@ -54,7 +54,9 @@ class Forward:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         at_once = weights.layers if product is kernels.product else ()
-        self._native = [native_layer(layer, weights.config) for layer in at_once]
+        self._native = [
+            native_layer(layer, weights.config, weights.config.window(index)) for index, layer in enumerate(at_once)
+        ]
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm, self._norm_bias = (
             address(weights.embed),
@@ -237,6 +239,7 @@ class Forward:
             attended,
             weights.kv,
             config.attention_cap,
+            config.window(index),
         )
         self._add(x, layer.attended_norm, partial(self._product, attended, layer.o, bias=layer.o_bias))
         read = self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)

@@ -34,6 +34,13 @@ def page_layout(weights: Weights, draft: Weights | None, page_tokens: int) -> Pa
     return PageShape(page_tokens, tuple(_segment(each, page_tokens) for each in models))
 
 
+def window_of(weights: Weights, draft: Weights | None) -> int:
+    """Slots that a row may read, its own the last, in the layer that reads most; 0: all. A draft needs all pages: it
+    may read a text long after the model did."""
+    windows = weights.config.windows
+    return max(windows) if windows and all(windows) and draft is None else 0
+
+
 def page_memory(pool: Bytes, layout: PageShape, page_tokens: int, *, segment: int) -> PageMemory:
     """The pool as the model of this segment sees it."""
     size, first_byte = layout.segments[segment].layer_bytes, layout.first_byte(segment)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.pool.horizon import Horizon
 from engine.step.plan import Piece
 
 Ints = NDArray[np.int32]
@@ -23,6 +24,7 @@ class RowLimits:
     pages: int  # pages of the pool
     page_tokens: int
     page_bytes: int
+    window: int = 0  # slots that a row may read, its own the last; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ def block_tables(pieces: Sequence[Piece], limits: RowLimits, beyond: Sequence[in
                 f"{limits.page_tokens} tokens or the context of {limits.context}; the scheduler must not plan it"
             )
         tables[row, :count] = piece.pages[:count]
-    if tables.min() < 0 or tables.max() >= limits.pages:
-        raise ValueError(f"a block table names pages {tables.min()}..{tables.max()} of a pool of {limits.pages}")
+        read = tables[row, Horizon(limits.window, limits.page_tokens).first_page(piece.start) : count]
+        if read.min() < 0 or read.max() >= limits.pages:
+            raise ValueError(f"a block table names pages {read.min()}..{read.max()} of a pool of {limits.pages}")
     return tables
 
 

@@ -1,9 +1,11 @@
 """The least work of a step: bytes that it cannot avoid to move and operations that it cannot avoid to do.
 
 Bytes are every packed weight once (of experts as many as compute one row), the keys and values that the step sees once,
-and what it writes into pages. Operations are those of products and attention, a multiply-add being two. Benchmarks hold
-measured steps against this, and traces show it as the floor of a request's stages (`engine/model/floor.py`)."""
+and what it writes into pages. A layer with a window sees no more than that. Operations are those of products and
+attention, a multiply-add being two. Benchmarks hold measured steps against this, and traces show it as the floor of a
+request's stages (`engine/model/floor.py`)."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from engine.model.config import ModelConfig
@@ -31,6 +33,7 @@ class ModelWork:
     attention_operations: int  # operations of attention for one row with one slot in one layer
     token_bytes: int  # keys and values of one token in all layers
     expert_bytes: int = 0  # of the weight bytes, those of experts
+    windows: tuple[int, ...] = ()  # for each layer how many slots a token sees, 0: all; empty: all in every layer
 
     @classmethod
     def of(cls, weights: Weights) -> "ModelWork":
@@ -45,6 +48,7 @@ class ModelWork:
             attention_operations=4 * config.heads * config.head_dim,
             token_bytes=layer_bytes(weights, TILE_TOKENS) // TILE_TOKENS * config.layers,
             expert_bytes=experts,
+            windows=config.windows,
         )
 
     def step(self, *, sequences: int = 1, rows: int, start: int, sampled: int) -> StepWork:
@@ -53,11 +57,12 @@ class ModelWork:
         total, ends = sequences * rows, sequences * sampled
         products = self.first_operations * self.layers * total
         products += self.rest_operations * ((self.layers - 1) * total + ends) + self.head_operations * ends
-        seen = _slots(start, rows) * sequences
-        seen_last = _slots(start + rows - sampled, sampled) * sequences
-        attention = self.attention_operations * (seen * (self.layers - 1) + seen_last)
-        moved = sequences * (start + 2 * rows)  # slots: read once, and the new ones written
-        return StepWork(self.weight_bytes + moved * self.token_bytes, products + attention)
+        *windows, last = self.windows or (0,) * self.layers
+        seen = _slots(start + rows - sampled, sampled, last)
+        seen += sum(_slots(start, rows, window) * count for window, count in Counter(windows).items())
+        moved = sum(_moved(start, rows, window) * count for window, count in Counter((*windows, last)).items())
+        nbytes = self.weight_bytes + sequences * moved * (self.token_bytes / self.layers)
+        return StepWork(nbytes, products + sequences * self.attention_operations * seen)
 
 
 def _nbytes(layer: LayerWeights) -> int:
@@ -79,6 +84,12 @@ def mlp_width(config: ModelConfig) -> int:
     return ((config.layers - mixed) * (config.gate_up_width + config.ffn) + mixed * experts) // config.layers
 
 
-def _slots(start: int, rows: int) -> int:
+def _slots(start: int, rows: int, window: int) -> int:
     """Slots that `rows` rows from slot `start` on see, their own included."""
-    return rows * start + rows * (rows + 1) // 2
+    short = rows if not window else min(rows, max(0, window - start))  # rows that see everything before them
+    return short * start + short * (short + 1) // 2 + (rows - short) * window
+
+
+def _moved(start: int, rows: int, window: int) -> int:
+    """Slots that the rows see, each read once, and their own, which they write."""
+    return (min(start, window - 1) if window else start) + 2 * rows

@@ -12,6 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from engine.pool.horizon import GONE
+
 
 class PageState(Enum):
     FREE = "free"  # its content is of no use
@@ -34,7 +36,13 @@ class Counts:
         return self.free + self.cached + self.in_use + self.landing + self.quarantined
 
 
+FirstRead = Callable[[int], int]  # number of a text's first pages -> index of the first of them that is still read
 Clear = Callable[[Sequence[int]], None]  # makes every byte of these pages zero, and returns when that is done
+
+
+def every_page(count: int) -> int:
+    """All pages are read."""
+    return 0
 
 
 def no_memory(pages: Sequence[int]) -> None:
@@ -185,19 +193,25 @@ class PagePool:
 
     # ---- prefix cache
 
-    def match(self, hashes: Sequence[bytes]) -> tuple[int, ...]:
-        """The pages of the longest chain of hashes that the cache knows. Each page gets a reference."""
-        pages = []
-        for digest in hashes:
-            if (page := self._page_of.get(digest)) is None:
-                break
-            pages.append(page)
+    def match(self, hashes: Sequence[bytes], first_read: FirstRead = every_page) -> tuple[int, ...]:
+        """The pages of the longest beginning of a text that the cache knows; each gets a reference. Behind a beginning
+        of so many pages only those from `first_read` of that number on are read: GONE stands for the others."""
+        count = self.known(hashes, first_read)
+        first = first_read(count)
+        pages = [self._page_of[digest] for digest in hashes[first:count]]
         self.share(pages)
-        return tuple(pages)
+        return (GONE,) * min(first, count) + tuple(pages)
 
-    def known(self, hashes: Sequence[bytes]) -> int:
+    def known(self, hashes: Sequence[bytes], first_read: FirstRead = every_page) -> int:
         """How many pages `match` would return. Takes no reference."""
-        return next((i for i, digest in enumerate(hashes) if digest not in self._page_of), len(hashes))
+        found = unbroken = 0  # pages one behind the other, up to this one, that the cache knows
+        for count, digest in enumerate(hashes, 1):
+            unbroken = unbroken + 1 if digest in self._page_of else 0
+            if unbroken and count - unbroken <= first_read(count):
+                found = count
+            elif first_read is every_page:
+                break
+        return found
 
     def publish(self, page: int, digest: bytes) -> None:
         """Makes a full page of accepted tokens known under its hash: from now on other requests may share it. A hash

@@ -164,12 +164,13 @@ class _Work:
             sums[name] = sums[name] + inputs.T @ inputs if name in sums else inputs.T @ inputs
 
         for window in self._hidden_before(layer):
-            self._layers.run(numbers, window, heard)
+            self._layers.run(numbers, window, heard, self._model.config.window(layer))
         return sums
 
     def _pass_on(self, layer: int, numbers: dict[str, Floats]) -> None:
         """Keep the input of the next layer, computed with the rounded weights."""
-        out = np.stack([self._layers.run(numbers, window, _unheard) for window in self._hidden_before(layer)])
+        seen = self._model.config.window(layer)
+        out = np.stack([self._layers.run(numbers, window, _unheard, seen) for window in self._hidden_before(layer)])
         self._hidden = layer + 1, out
         aside = self._partial / "hidden.tmp.npy"
         np.save(aside, out)

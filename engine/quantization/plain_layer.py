@@ -42,8 +42,8 @@ class PlainLayers:
         later = np.triu(np.full((window, window), -np.inf, np.float32), 1)
         return cls(config, window, cos, sin, later)
 
-    def run(self, numbers: Numbers, x: Floats, heard: Heard) -> Floats:
-        """The output of a layer for one window: [tokens, hidden]."""
+    def run(self, numbers: Numbers, x: Floats, heard: Heard, seen: int = 0) -> Floats:
+        """The output of a layer for one window of text: [tokens, hidden]. `seen`: tokens that a token sees; 0: all."""
         config, eps = self.config, np.float32(self.config.eps)
         normed = _normed(x, numbers["input_layernorm.weight"], eps)
         heard("qkv", normed)
@@ -51,7 +51,7 @@ class PlainLayers:
         if config.qk_norm:
             q = _normed(q, numbers["self_attn.q_norm.weight"], eps)
             k = _normed(k, numbers["self_attn.k_norm.weight"], eps)
-        attended = self._attend(self._rotated(q), self._rotated(k), v)
+        attended = self._attend(self._rotated(q), self._rotated(k), v, seen)
         heard("o", attended)
         x = x + _product(numbers, "self_attn.o_proj", attended)
         normed = _normed(x, numbers["post_attention_layernorm.weight"], eps)
@@ -72,12 +72,15 @@ class PlainLayers:
         low, high = x[..., :half], x[..., half:]
         return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
-    def _attend(self, q: Floats, k: Floats, v: Floats) -> Floats:
+    def _attend(self, q: Floats, k: Floats, v: Floats, seen: int) -> Floats:
         """[tokens, heads * head_dim]"""
         tokens, heads, dim = q.shape
         out, shared = np.empty((tokens, heads * dim), np.float32), heads // k.shape[1]
+        hidden = self.hidden[:tokens, :tokens]
+        if seen:
+            hidden = hidden + np.tril(np.full((tokens, tokens), -np.inf, np.float32), -seen)
         for head in range(heads):
-            scores = q[:, head] @ k[:, head // shared].T / np.float32(dim**0.5) + self.hidden[:tokens, :tokens]
+            scores = q[:, head] @ k[:, head // shared].T / np.float32(dim**0.5) + hidden
             weights: Floats = np.exp(scores - scores.max(1, keepdims=True))
             weights /= weights.sum(1, keepdims=True)
             out[:, head * dim : (head + 1) * dim] = weights @ v[:, head // shared]

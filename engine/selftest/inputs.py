@@ -3,6 +3,7 @@
 All of them depend on the model alone, never on the machine, the page size or a setting."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -39,6 +40,15 @@ def _few(seed: int) -> NDArray[np.float32]:
 def slots_of(weights: Weights) -> int:
     """Slots of the long sequence, whatever part of the model's context the settings allow."""
     return min(len(weights.cos), SLOTS)
+
+
+def each_window(weights: Weights) -> Iterator[Weights]:
+    """The model as if all its layers had the same window, once for each window that one has."""
+    config = weights.config
+    for window in sorted(set(config.windows)):
+        yield replace(weights, config=replace(config, windows=(window,) * config.layers))
+    if not config.windows:
+        yield weights
 
 
 def row_counts(config: ModelConfig) -> tuple[int, ...]:

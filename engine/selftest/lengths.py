@@ -1,5 +1,5 @@
 """The self-test's part over lengths: attention over every count of slots up to a thousand, then over ever more, up to
-the model's own context.
+the model's own context, in each window that a layer has.
 
 It has one head of keys and values and the queries that share it, since `attention` has all heads already. Far texts
 repeat few pages in an order without a period, so that a model with a context of 128k needs little memory. They repeat
@@ -13,13 +13,14 @@ import numpy as np
 from baton_kernels import KernelError
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import Weights
-from engine.selftest.inputs import SLOTS, Array, slots_of
+from engine.selftest.inputs import SLOTS, Array, each_window, slots_of
 from engine.selftest.pages import attend, block_tables, write_layer
 
 _STRETCH = 64  # slots that far texts repeat together
 _STRETCHES = 61  # how many of them there are, a prime
 _STEP = 37  # slots between two of the short texts
 _EDGES = (32, 512, 544, 1024)  # attention begins a block or a segment here
+_WINDOW_EDGES = (-1, 0, 1, 2, 31, 32, 33)  # slots beside the length of a window
 _FAR_BUDGET = 24e6  # slots x dimensions of all queries over far texts; contexts of 128k cost more
 _KEPT = (0.98, 0.95, 0.9, 0.75, 0.625)  # a far text's part of the next longer one, the first that the budget allows
 _LAST_ROWS = 3  # rows in a chunk that ends where the model's context does
@@ -28,12 +29,13 @@ _LAST_ROWS = 3  # rows in a chunk that ends where the model's context does
 def lengths(weights: Weights, page_tokens: int) -> Iterator[Array]:
     """All rows of a text as one chunk, and some of them alone: equal bits. Then single rows of ever longer texts."""
     group = weights.config.heads // weights.config.kv_heads
-    yield _near(_with_heads(weights, 1), page_tokens, every=True)
-    yield _near(_with_heads(weights, group), page_tokens, every=False)
     far = far_lengths(len(weights.cos), weights.config.head_dim)
-    if far:
-        heads = int(_FAR_BUDGET / (sum(far) * weights.config.head_dim))
-        yield _far(_with_heads(weights, max(1, min(group, heads))), page_tokens, far)
+    for one in each_window(weights):
+        yield _near(_with_heads(one, 1), page_tokens, every=True)
+        yield _near(_with_heads(one, group), page_tokens, every=False)
+        if far:
+            heads = int(_FAR_BUDGET / (sum(far) * weights.config.head_dim))
+            yield _far(_with_heads(one, max(1, min(group, heads))), page_tokens, _beside_window(one, far))
 
 
 def far_lengths(context: int, head_dim: int) -> list[int]:
@@ -49,6 +51,12 @@ def far_lengths(context: int, head_dim: int) -> list[int]:
     return found[::-1]
 
 
+def _beside_window(weights: Weights, far: list[int]) -> list[int]:
+    """The far lengths, and among them those at which the window begins to hide slots."""
+    edges = (weights.config.window(0) + off for off in _WINDOW_EDGES)
+    return sorted({*far, *(edge for edge in edges if SLOTS < edge < far[-1])})
+
+
 def _with_heads(weights: Weights, heads: int) -> Weights:
     return replace(weights, config=replace(weights.config, heads=heads, kv_heads=1))
 
@@ -61,6 +69,8 @@ def _near(weights: Weights, page_tokens: int, *, every: bool) -> Array:
     stride = len(pool) // (int(table.max()) + 1)
     q = write_layer(weights, weights.layers[0], pool, table, (slots,), page_tokens, stride, 0)
     edges = {edge + off for edge in _EDGES for off in (-2, -1, 0, 1)}
+    if window := weights.config.window(0):
+        edges |= {window + off for off in _WINDOW_EDGES}
     some = sorted({*range(0, slots, _STEP), *(row for row in edges if row < slots)})
     alone = attend(weights, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
     if not every:

@@ -11,7 +11,7 @@ import baton_kernels as kernels
 from baton_kernels import KernelError
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import Bytes, LayerWeights, Weights
-from engine.selftest.inputs import Array, slots_of, spread
+from engine.selftest.inputs import Array, each_window, slots_of, spread
 
 _FRESH = 40  # rows of a prompt that begins: a block of 32 slots and a part
 _TAIL, _DRAFTS = 6, 5  # rows of a chunk behind a long text, and of a step that verifies drafts
@@ -32,12 +32,13 @@ def attention(weights: Weights, page_tokens: int) -> Iterator[Array]:
         for stored in by_slot(weights, pages, page_tokens):
             yield stored[:slots]
     behind = [(0, min(count, long)) for count in (1, _DRAFTS, _TAIL)]
+    lengths, ends = (long, fresh), (long, long + fresh)
     for group in ([behind[0]], behind[:2], [*behind, (1, fresh)]):
-        lengths, ends = (long, fresh), (long, long + fresh)
         starts = [lengths[sequence] - count for sequence, count in group]
         rows = np.concatenate([q[ends[sequence] - count : ends[sequence]] for sequence, count in group])
         own = tables[[sequence for sequence, _ in group]]
-        yield attend(weights, rows, pool, own, page_tokens, starts, [count for _, count in group])
+        for one in each_window(weights):
+            yield attend(one, rows, pool, own, page_tokens, starts, [count for _, count in group])
 
 
 def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
@@ -47,24 +48,25 @@ def large_steps(weights: Weights, page_tokens: int) -> Iterator[Array]:
     stride = layer_bytes(weights, page_tokens)
     pool = np.zeros((int(table.max()) + 1) * stride, np.uint8)
     q = write_layer(weights, weights.layers[0], pool, table, (slots,), page_tokens, stride, 0)
-    few = np.concatenate(
-        [
-            attend(weights, q[first : first + _FEW], pool, table, page_tokens, [first], [min(_FEW, slots - first)])
-            for first in range(0, slots, _FEW)
-        ]
-    )
-    chunk = attend(weights, q, pool, table, page_tokens, [0], [slots])
     some = list(range(0, slots, max(1, slots // _SEQUENCES)))
-    apart = attend(weights, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
-    if chunk.tobytes() != few.tobytes() or apart.tobytes() != few[some].tobytes():
-        raise KernelError("self-test failed: attention has other bits in a long chunk or beside other sequences")
-    yield chunk
+    for one in each_window(weights):
+        few = np.concatenate(
+            [
+                attend(one, q[first : first + _FEW], pool, table, page_tokens, [first], [min(_FEW, slots - first)])
+                for first in range(0, slots, _FEW)
+            ]
+        )
+        chunk = attend(one, q, pool, table, page_tokens, [0], [slots])
+        apart = attend(one, q[some], pool, np.repeat(table, len(some), 0), page_tokens, some, [1] * len(some))
+        if chunk.tobytes() != few.tobytes() or apart.tobytes() != few[some].tobytes():
+            raise KernelError("self-test failed: attention has other bits in a long chunk or beside other sequences")
+        yield chunk
 
 
 def attend(
     weights: Weights, rows: Array, pool: Bytes, tables: Array, page_tokens: int, starts: list[int], each: list[int]
 ) -> Array:
-    """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer."""
+    """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer: the first."""
     config = weights.config
     counts = np.array(each, np.int32)
     stride = layer_bytes(weights, page_tokens)
@@ -87,6 +89,7 @@ def attend(
         out,
         weights.kv,
         config.attention_cap,
+        config.window(0),
     )
     return out
 

@@ -56,6 +56,7 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     paths |= set() if weights.kv == kernels.OWN else {"codes"}
     paths |= {"families"} if weights.config.beyond_llama() else set()
     paths |= {"experts"} if weights.config.experts else set()
+    paths |= {"windows"} if weights.config.windows else set()
     digest = blake3(" ".join(kernels.self_test(path) for path in sorted(paths)).encode())
     for name in sorted(mine):
         digest.update(f" {name} {mine[name]}".encode())

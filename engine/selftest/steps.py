@@ -79,7 +79,8 @@ def _opened(weights: Weights, page_tokens: int, lengths: tuple[int, int]) -> tup
     call for every kernel."""
     layers = _layers(weights)
     context, vocab = len(weights.cos), _vocabulary(weights)
-    config = replace(weights.config, layers=len(layers), vocab=vocab, context=context)
+    windows = weights.config.windows[:1] + weights.config.windows[1:][-1:]
+    config = replace(weights.config, layers=len(layers), windows=windows, vocab=vocab, context=context)
     head = kernels.panels(weights.head, range(-(-vocab // PANEL)), vocab)
     cut = replace(weights, layers=layers, config=config, head=head)
     layout = page_layout(cut, None, page_tokens)

@@ -144,4 +144,4 @@ def has_room(request: GatewayRequest, decode: AttachedWorker, given: int) -> boo
     """Could the decode worker begin with the request at once? `given`: tokens of others that it gets besides, which its
     last report does not know."""
     tokens = tokens_of(request) + given
-    return decode.load.waiting == 0 and decode.load.free_pages * decode.hello.page_tokens > tokens
+    return decode.load.waiting == 0 and decode.load.free_pages > decode.pages(tokens)

@@ -92,7 +92,7 @@ class Stand(NamedTuple):
         for lacking, row in self._cheapest():
             base = float(self.base[row])
             for each in self.partners:
-                pages = lacking / each.group.page_tokens  # prefill's: its measured time is that of one of them
+                pages = each.group.pages(lacking)  # prefill's: its measured time is that of one of them
                 sets.append((base + each.least + pages * each.group.least_page, lacking, row, each))
         best: FoundRoute | None = None
         if len(sets) > 1:
@@ -100,7 +100,7 @@ class Stand(NamedTuple):
         for lower, lacking, row, (group, wait, lacks, *_) in sets:
             if best is not None and lower >= best.cost:
                 break
-            whole = group.page * (lacking / group.page_tokens)
+            whole = group.page * group.pages(lacking)
             whole += wait
             prefill = int(whole.argmin())
             cost = float(self.base[row] + whole[prefill])

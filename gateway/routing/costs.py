@@ -45,11 +45,11 @@ class CostParts(NamedTuple):
 
 def decode_seconds(group: Group, lacking: Lacking) -> Column:
     """The cost of each decode worker of a group without the prompt's computation."""
-    if group.holds(lacking.largest / group.page_tokens):
+    if group.holds(group.pages(lacking.largest)):
         return group.standing.copy()
-    base = group.standing + NO_ROOM_SECONDS * (group.free < lacking.most / group.page_tokens)
+    base = group.standing + NO_ROOM_SECONDS * (group.free < group.pages(lacking.most))
     for tokens, rows in lacking.hits:
-        base[rows] = group.standing[rows] + NO_ROOM_SECONDS * (group.free[rows] < tokens / group.page_tokens)
+        base[rows] = group.standing[rows] + NO_ROOM_SECONDS * (group.free[rows] < group.pages(tokens))
     return base
 
 
@@ -86,7 +86,7 @@ def parts_of(
     failed_seconds: float = 0.0,
 ) -> CostParts:
     """The cost of one route, part by part."""
-    pages, batch = lacking / decode.hello.page_tokens, batch_seconds(decode)
+    pages, batch = decode.pages(lacking), batch_seconds(decode)
     room = room_seconds(decode) + (NO_ROOM_SECONDS if pages > decode.load.free_pages else 0.0)
     if not computed:
         return CostParts(interference=batch, room=room)
@@ -94,6 +94,6 @@ def parts_of(
     queue, compute = prompt_wait(computer), computed / tokens_per_second(computer)
     if prefill is not None:
         compute *= prompt_times(prefill)
-        transfer = lacking / prefill.hello.page_tokens * page_seconds(prefill)
+        transfer = prefill.pages(lacking) * page_seconds(prefill)
         return CostParts(queue, compute, transfer + failed_seconds, batch + mates_slowed(prefill) * compute, room)
     return CostParts(queue, compute, 0.0, batch + (slowed(decode) * compute if beside else 0.0), room)

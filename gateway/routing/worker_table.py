@@ -72,6 +72,7 @@ class Group:
     def __init__(self, workers: list[AttachedWorker], slots: Sequence[int], capacity: int) -> None:
         self.workers, hello = workers, workers[0].hello
         self.numerics, self.page_tokens = workers[0].numerics, hello.page_tokens
+        self.pages = workers[0].pages  # that a number of tokens needs
         self.adjusts = hello.adjusts_logits  # they honour Sampling.adjustments
         self.row_of = {worker.incarnation: row for row, worker in enumerate(workers)}
         self.partners: list[Group] = []  # prefill groups that fit a decode group; empty for a prefill group
@@ -228,7 +229,13 @@ class WorkerTable:
         self._spaces.clear()
         for worker in self._workers.values():
             hello = worker.hello
-            key = worker.tier, kind_of(worker, hosts=hosts), hello.page_tokens, hello.adjusts_logits
+            key = (
+                worker.tier,
+                kind_of(worker, hosts=hosts),
+                hello.page_tokens,
+                hello.window_tokens,
+                hello.adjusts_logits,
+            )
             found.setdefault(key, []).append(worker)
             space, bit = (hello.numerics, hello.page_tokens), 1 << self._slots[worker.incarnation]
             self._spaces[space] = self._spaces.get(space, 0) | bit

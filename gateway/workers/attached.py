@@ -89,8 +89,15 @@ class AttachedWorker:
 
     @property
     def pool_tokens(self) -> int:
-        """Tokens whose keys and values fit into its pages."""
-        return self.load.total_pages * self.hello.page_tokens
+        """Tokens of the longest text for which it has pages. With windows a text of any length holds few of them."""
+        tokens = self.load.total_pages * self.hello.page_tokens
+        window = self.hello.window_tokens
+        return max(tokens, self.hello.context_tokens) if 0 < window < tokens else tokens
+
+    def pages(self, tokens: int) -> float:
+        """Pages, or a part of one, that so many tokens of a text take: with windows those of the last tokens only."""
+        window, size = self.hello.window_tokens, self.hello.page_tokens
+        return (min(tokens, window + size) if window else tokens) / size
 
     @property
     def page_dtype(self) -> str:

@@ -32,13 +32,15 @@ class MlpWeights(Structure):
 
 
 class Layer(Structure):
-    """Addresses of one layer's weights; a bias or norm that the model lacks is None, as is a rope's table."""
+    """Addresses of one layer's weights; a bias or norm that the model lacks is None, as is a rope's table. `window`:
+    slots that a row sees, its own the last; 0: all."""
 
     _fields_ = [
         *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm"),
         *_fields(c_void_p, "o", "o_bias", "attended_norm", "ffn_norm", "ffn_norm_bias"),
         ("mlp", MlpWeights),
         *_fields(c_void_p, "fed_norm", "cos", "sin"),
+        ("window", c_long),
     ]
 
 

@@ -113,9 +113,10 @@ def attention(
     out: Array,  # [rows, heads * dim]
     kv: str = OWN,
     cap: float = 0.0,  # of scores; 0: none
+    window: int = 0,  # slots that a row sees, its own the last; 0: all
 ) -> None:
-    """Row i of a sequence sees its slots 0 .. starts + i, which must have been written. Rows of `out` that belong to no
-    sequence keep their content."""
+    """Row i of a sequence sees its slots up to starts + i, which must have been written. Pages before the window of its
+    first row are not read. Rows of `out` that belong to no sequence keep their content."""
     check_shape(path, page_tokens, dim)
     rows, _, _ = rank("q", q, 3)
     sequences, max_pages = rank("tables", tables, 2)
@@ -141,6 +142,7 @@ def attention(
             kv_heads,
             dim,
             page_tokens,
+            window,
             scale,
             cap,
             writable("out", out, F32, (rows, heads * dim)),

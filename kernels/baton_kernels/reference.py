@@ -200,13 +200,16 @@ def rotary(x: Array, cos: Array, sin: Array) -> Array:
     return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
 
 
-def attention(path: str, q: Array, k: Array, v: Array, start: int, scale: float, cap: float = 0.0) -> Array:
+def attention(
+    path: str, q: Array, k: Array, v: Array, start: int, scale: float, cap: float = 0.0, window: int = 0
+) -> Array:
     """One sequence: q [rows, heads, dim], k and v [slots, kv_heads, dim] as stored -> [rows, heads * dim]."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     tq = torch.from_numpy(stored(path, q)).double().transpose(0, 1)
     tk, tv = (torch.from_numpy(a).double().repeat_interleave(group, dim=1).transpose(0, 1) for a in (k, v))
-    seen = torch.arange(k.shape[0])[None] <= start + torch.arange(rows)[:, None]
+    slots, own = torch.arange(k.shape[0])[None], start + torch.arange(rows)[:, None]
+    seen = (slots <= own) & (slots > own - (window or len(k) + rows))
     scores = tq @ tk.transpose(1, 2) * scale
     scores = (scores / cap).tanh() * cap if cap else scores
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)

@@ -21,6 +21,7 @@ from baton_kernels.selftest_experts import mixtures
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
 _STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
+_WINDOWS = (5, 33, 600)  # slots that a row sees
 _LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
 _VOCABULARIES = (32, 258, 300, 333, 1003, 4099)
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -37,8 +38,8 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, of integer products, of coded pages, of what other families compute, of experts: on every machine. They
-# change only with KERNEL_VERSION, or with this test.
+# Of each path, of integer products, of coded pages, of what other families compute, of experts and windows: on every
+# machine. They change only with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
@@ -47,6 +48,7 @@ KNOWN = {
     "codes": "dca752be340182ee9ef32eebe220da99",
     "families": "ea62514e6b7a7c5e7d5928da47efd529",
     "experts": "36b6f285fb9d09f0584cecceeeafac40",
+    "windows": "a2a7db2e2e00a84a174651d333f082af",
 }
 
 
@@ -77,6 +79,8 @@ def _run(path: str) -> str:
         return _digest(path, _families())
     if path == "experts":
         return _digest(path, mixtures())
+    if path == "windows":
+        return _digest(path, _windows())
     if path == "codes":
         return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
     return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
@@ -204,21 +208,30 @@ def _families() -> Iterator[Array]:
             yield from _attention(path, coded, cap=2.5, rotated=False)
 
 
-def _lengths(path: str) -> list[Array]:
+def _windows() -> Iterator[Array]:
+    """Attention that sees the last slots only: windows within a block, of blocks and of segments, on all pages."""
+    for path in PATHS:
+        for coded in kv.KV:
+            for window in _WINDOWS:
+                yield from _lengths(path, coded, window=window)
+
+
+def _lengths(path: str, pages_hold: str = kv.OWN, *, window: int = 0) -> list[Array]:
     """Single rows of texts up to thousands of slots, and a long chunk. The texts repeat few pages, without a period."""
-    layer, slots = kv.layer_bytes(path, _PAGE, 1, _DIM), np.arange(_STORED * _PAGE, dtype=np.int32)
+    layer, slots = kv.layer_bytes(path, _PAGE, 1, _DIM, pages_hold), np.arange(_STORED * _PAGE, dtype=np.int32)
     pool, angles = np.zeros(layer * _STORED, np.uint8), numbers(12, len(slots), _DIM // 2)
     cos = np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25))
     q, page_of = np.empty((len(slots), 1, _DIM), np.float32), (slots // _PAGE).astype(np.int64) * layer
     qkv = numbers(13, len(slots), 3 * _DIM)
-    kv.rotate_write(path, qkv, 1, 1, _DIM, cos, angles, slots, page_of, slots % _PAGE, _PAGE, pool, q)
+    kv.rotate_write(path, qkv, 1, 1, _DIM, cos, angles, slots, page_of, slots % _PAGE, _PAGE, pool, q, kv=pages_hold)
     order = np.arange(-(-_LENGTHS[-1] // _PAGE))
     table, results = (order * order * 7 + order * 3) % _STORED, []
     ends = np.array(_LENGTHS, np.int32)
     for starts, counts in ((ends - 1, np.ones_like(ends)), (np.zeros(1, np.int32), np.full(1, _CHUNK, np.int32))):
         rows, tables = int(counts.sum()), np.repeat(table[None].astype(np.int32), len(starts), 0)
         out, first = np.empty((rows, _DIM), np.float32), (np.cumsum(counts) - counts).astype(np.int32)
-        kv.attention(path, q[:rows], pool, 0, layer, tables, starts, counts, first, 1, 1, _DIM, _PAGE, 0.7, out)
+        shape, more = (1, 1, _DIM), (pages_hold, 0.0, window)
+        kv.attention(path, q[:rows], pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, *more)
         results.append(out)
     return results
 

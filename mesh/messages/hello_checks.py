@@ -56,6 +56,7 @@ def hello_problem(hello: Hello) -> str:
         or range_problem("page_tokens", hello.page_tokens, 1, MOST_PAGE_TOKENS)
         or range_problem("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
         or range_problem("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
+        or range_problem("window_tokens", hello.window_tokens, 0, MOST_TOKENS)
         or _hashes(hello.prefix.added)
         or _pages(hello.pages)
         or load_problem(hello.load)

@@ -68,6 +68,7 @@ class Hello:
     pages: PageReach | None = None  # what decides who can hand pages to whom; None: not told
     reports_pages: bool = True  # it answers PageQuery; older workers do not
     all_cores: bool = False  # it computes on every core that its host has for workers, those of others too
+    window_tokens: int = 0  # tokens that a token reads, itself the last: pages before them are given back; 0: all
 
     def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
         """The same worker with its address, load and cached pages of this moment."""

@@ -46,23 +46,26 @@ _EXPERTS: dict[str, list[Any]] = {
     "decoder_sparse_step": [1, 2],
     "mlp_only_layers": [[], [1]],
 }
+_WINDOWS: dict[str, list[Any]] = {"sliding_window": [1, 7, 31, 32, 33, 50, 256]}
+_SWITCHED = _WINDOWS | {"use_sliding_window": list(_BOOLEANS), "max_window_layers": [0, 1, 2]}
 FIELDS: dict[str, dict[str, list[Any]]] = {
     "llama": _ATTENTION | {"mlp_bias": list(_BOOLEANS), "rope_parameters": _ROPES, "head_dim": [16, 48]},
-    "mistral": {"rope_parameters": _ROPES, "head_dim": [16, 48]},
-    "qwen2": {"rope_parameters": _ROPES},
-    "qwen3": _ATTENTION | {"rope_parameters": _ROPES},
-    "phi3": {"rope_parameters": _PARTIAL},
+    "mistral": _WINDOWS | {"rope_parameters": _ROPES, "head_dim": [16, 48]},
+    "ministral": _WINDOWS | {"rope_parameters": _ROPES, "head_dim": [16, 48]},
+    "qwen2": _SWITCHED | {"rope_parameters": _ROPES},
+    "qwen3": _SWITCHED | _ATTENTION | {"rope_parameters": _ROPES},
+    "phi3": _WINDOWS | {"rope_parameters": _PARTIAL},
     "granite": _ATTENTION
     | {"mlp_bias": list(_BOOLEANS), "residual_multiplier": [0.22, 1.0], "logits_scaling": [1.0, 8.0]},
     "smollm3": _ATTENTION | {"mlp_bias": list(_BOOLEANS), "no_rope_layer_interval": [2, 4]},
     "olmo2": _ATTENTION | {"rope_parameters": _ROPES},
-    "olmo3": _ATTENTION,
+    "olmo3": _WINDOWS | _ATTENTION,
     "glm4": _ATTENTION | {"rope_parameters": _PARTIAL},
     "gemma": _ATTENTION | {"hidden_act": ["gelu", "gelu_pytorch_tanh"]},
-    "gemma2": _ATTENTION | _CAPS | {"attn_logit_softcapping": [None, 2.0]},
-    "gemma3_text": _ATTENTION | _CAPS,
+    "gemma2": _WINDOWS | _ATTENTION | _CAPS | {"attn_logit_softcapping": [None, 2.0]},
+    "gemma3_text": _WINDOWS | _ATTENTION | _CAPS,
     "stablelm": {"use_qkv_bias": list(_BOOLEANS), "rope_parameters": _PARTIAL},
-    "starcoder2": {"use_bias": list(_BOOLEANS), "hidden_act": ["silu", "gelu_pytorch_tanh"]},
+    "starcoder2": _WINDOWS | {"use_bias": list(_BOOLEANS), "hidden_act": ["silu", "gelu_pytorch_tanh"]},
     "mixtral": {
         "num_local_experts": [3, 8],
         "num_experts_per_tok": [1, 2, 3],
@@ -75,13 +78,12 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
-    ("phi3", {"sliding_window": 64}),
+    ("llama", {"sliding_window": 64}),
+    ("phi3", {"layer_types": ["sliding_attention"] * 4, "sliding_window": 64}),
+    ("gemma2", {"sliding_window": 0}),
     ("smollm3", {"use_sliding_window": True}),
-    ("olmo3", {"sliding_window": 64}),
-    ("gemma2", {"sliding_window": 64}),
     ("gemma3_text", {"use_bidirectional_attention": True}),
     ("stablelm", {"use_parallel_residual": True}),
-    ("starcoder2", {"sliding_window": 64}),
     ("mixtral", {"num_experts_per_tok": 9}),
     ("qwen2_moe", {"mlp_only_layers": "all"}),
     ("qwen3_moe", {"use_sliding_window": True}),

@@ -32,6 +32,7 @@ _MULTIPLIERS = {
 OWN: dict[str, dict[str, Any]] = {  # fields of each family that differ from `_BASE`
     "llama": {},
     "mistral": {"sliding_window": None},
+    "ministral": {"sliding_window": CONTEXT, "head_dim": 16},
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "phi3": {"original_max_position_embeddings": 64},

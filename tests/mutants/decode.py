@@ -10,6 +10,7 @@ from decode_svc.handoff.sessions import Peer
 from decode_svc.handoff.spans import Spans
 from decode_svc.request import requests
 from decode_svc.request.requests import DecodeRequest, PageOwner, same_ticket
+from engine.pool.horizon import Horizon
 from kvtransfer.transfer import Receiver
 from mesh.messages.jobs import Ticket, Token
 from mesh.messages.kv_messages import Commit, Quiet
@@ -30,6 +31,15 @@ def resend_count(patch: Patch) -> None:
         return same_ticket(owner.ticket, commit.ticket)
 
     patch(PageOwner, "committed_by", committed_by)
+
+
+def behind(patch: Patch) -> None:
+    """Both tiers give each page back when its last slot is still read."""
+
+    def first_page(horizon: Horizon, slot: int) -> int:
+        return max(0, slot + 2 - horizon.window) // horizon.page_tokens if horizon.window else 0
+
+    patch(Horizon, "first_page", first_page)
 
 
 def requiet(patch: Patch) -> None:
@@ -82,6 +92,7 @@ def checksum(patch: Patch) -> None:
 
 MUTANTS: dict[str, Mutant] = {
     "first": first,
+    "behind": behind,
     "resend_count": resend_count,
     "requiet": requiet,
     "incarnation": incarnation,

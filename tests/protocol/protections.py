@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tests.protocol.configurations import SMALL, Configuration
 
+UNMODELLED = frozenset({"behind"})  # rules about what these worlds do not have: windows
+
 
 class Protection(NamedTuple):
     removed: str

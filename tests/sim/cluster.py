@@ -74,6 +74,7 @@ class Cluster:
         step_seconds: float = 0.002,
         row_seconds: float = 0.0002,
         on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail
+        window: int = 0,  # slots that a row reads, its own the last; 0: all
     ) -> None:
         self.random = Random(seed)
         self.options = WorkerOptions(
@@ -96,6 +97,7 @@ class Cluster:
             step_seconds=step_seconds,
             row_seconds=row_seconds,
             on_plan=on_plan,
+            window=window,
         )
         self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
         self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds
@@ -290,5 +292,5 @@ class Cluster:
         return self.violations()
 
     def violations(self) -> list[str]:
-        clients = [each.violations(self.options.vocabulary, self.bans) for each in self.clients]
+        clients = [each.violations(self.options.vocabulary, self.bans, self.options.window) for each in self.clients]
         return [*self._checks.strays, *chain(*clients), *self._checks.at_the_end()]

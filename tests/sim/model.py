@@ -61,23 +61,25 @@ def reference(
     accent: int = 0,
     vocabulary: int = VOCABULARY,
     bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # what a grammar forbids next
+    window: int = 0,  # slots that a row reads, its own the last; 0: all
 ) -> list[int]:
     """The text that one process without pages would produce."""
-    kv = [0] * layers
-    state, text = 0, list[int]()
+    kv, seen, text, state = [0] * layers, list[int](), list[int](), 0  # `seen`: what a row reads of each slot
+
+    def read(slot: int, token: int) -> int:
+        kv[:] = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
+        seen.append(sum(mix(kv[layer], slot) for layer in range(layers)))
+        hidden = seen[slot - window] if window and slot >= window else 0
+        return (state + seen[-1] - hidden) & _MASK
+
     for slot, token in enumerate(prompt):
-        kv = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
-        for layer in range(layers):
-            state = (state + mix(kv[layer], slot)) & _MASK
+        state = read(slot, token)
     while True:
         token = choose(state + accent, sampling, len(text), vocabulary, bans(sampling, text))
         text.append(token)
         if sampling.end(len(text) - 1, token).value != "none":
             return text
-        slot = len(prompt) + len(text) - 1
-        kv = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
-        for layer in range(layers):
-            state = (state + mix(kv[layer], slot)) & _MASK
+        state = read(len(prompt) + len(text) - 1, token)
 
 
 class SimRunner:
@@ -96,6 +98,7 @@ class SimRunner:
         vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
+        window: int = 0,  # slots that a row reads, its own the last; 0: all
         on_plan: Callable[[Plan], None] = lambda plan: None,  # called when half of a step is computed; may raise
     ) -> None:
         self.computing = False  # a step is under way
@@ -106,7 +109,7 @@ class SimRunner:
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
         self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
-        self._foresight = foresight
+        self._foresight, self._window = foresight, window
         self._pool, self._page_tokens = pool, page_tokens
         self._all_words, self._page_words = memoryview(pool.memory).cast("Q"), pool.shape.page_bytes // 8
         places = [pool.shape.place(layer, 1) for layer in range(self.layers)]
@@ -213,7 +216,7 @@ class SimRunner:
         """One layer of the pages of a piece, a word for each slot."""
         words, (begin, size) = self._all_words, self._places[layer]
         begins = [page * self._page_words + begin for page in piece.pages]
-        return [words[begin : begin + size] for begin in begins]
+        return [words[begin : begin + size] if begin >= 0 else words[:0] for begin in begins]  # no one reads GONE
 
     def _write(self, piece: Piece, layer: int) -> None:
         words, size = self._words(piece, layer), self._page_tokens
@@ -228,14 +231,16 @@ class SimRunner:
         banned = [()] * piece.sampled if masks is None else masks.banned
         values = [0] * piece.stop  # sum over all layers for each slot
         for layer in range(self._model_layers):
-            slot = 0
-            for words in self._words(piece, layer):
-                for word in words[: piece.stop - slot]:
+            for index, words in enumerate(self._words(piece, layer)):
+                first = index * self._page_tokens
+                for slot, word in enumerate(words[: max(0, piece.stop - first)], first):
                     x = (word * 0xBF58476D1CE4E5B9 + slot * 0x94D049BB133111EB + 0x9E3779B97F4A7C15) & _MASK  # mix
                     values[slot] += (x ^ x >> 31) * 0xD6E8FEB86659FD93
-                    slot += 1
         first = piece.stop - piece.sampled + 1  # a row reads every slot up to its own
-        states = accumulate(values[first:], initial=sum(values[:first]))
+        if self._window:
+            states = iter([sum(values[max(0, end - self._window) : end]) for end in range(first, piece.stop + 1)])
+        else:
+            states = accumulate(values[first:], initial=sum(values[:first]))
         return tuple(
             Sampled(
                 choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary, banned[row]), 0.0

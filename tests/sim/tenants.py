@@ -17,12 +17,20 @@ class TenantTexts:
         self.requests: dict[int, bytes] = {}  # a request's number at its gateway -> the salt of its tenant
         self._salts: dict[int, set[bytes]] = {}  # word of a page -> salts of the tenants whose text it comes from
 
-    def add(self, salt: bytes, prompt: tuple[int, ...], sampling: Sampling, accents: Sequence[int], words: int) -> None:
+    def add(
+        self,
+        salt: bytes,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        accents: Sequence[int],
+        words: int,
+        window: int = 0,
+    ) -> None:
         """A tenant has this prompt, and each class (`accents`) answers it with a text of its own; `words` is the size
         of the vocabulary."""
         for accent in accents:
             kv = [0] * SHAPE.layers
-            for token in (*prompt, *reference(prompt, sampling, SHAPE.layers, accent, words)):
+            for token in (*prompt, *reference(prompt, sampling, SHAPE.layers, accent, words, window=window)):
                 kv = [mix(value, mix(token, layer)) for layer, value in enumerate(kv)]
                 for value in kv:
                     self._salts.setdefault(value, set()).add(salt)

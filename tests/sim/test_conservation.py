@@ -42,7 +42,7 @@ class AuditedLoop(VirtualLoop):
         return super()._jump(timeout)
 
 
-async def overload(loop: AuditedLoop, seed: int) -> list[str]:
+async def overload(loop: AuditedLoop, seed: int, window: int = 0) -> list[str]:
     random = Random(seed)
     cluster = loop.cluster = Cluster(
         seed,
@@ -53,9 +53,10 @@ async def overload(loop: AuditedLoop, seed: int) -> list[str]:
         chunk_tokens=random.choice((4, 8, 16)),
         max_batch=random.choice((3, 8)),
         cache=random.random() < 0.8,
-        source=random.choice((DraftSource.OFF, DraftSource.LOOKUP, DraftSource.DRAFT)),
+        source=random.choice((DraftSource.OFF, DraftSource.LOOKUP, DraftSource.OFF if window else DraftSource.DRAFT)),
         ahead=random.random() < 0.4,
         patience_seconds=random.choice((1.0, 30.0)),
+        window=window,
     )
     await cluster.start(random.randint(1, 2), random.randint(1, 2))
     texts = [tuple(random.randrange(40) for _ in range(random.randint(1, 24))) for _ in range(5)]
@@ -98,11 +99,11 @@ def disturb(cluster: Cluster, random: Random) -> None:
             asyncio.get_running_loop().call_later(random.uniform(0.1, 7.0), cluster.thaw, name)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_pages_add_up_after_every_event_under_overload(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "window"), [*((seed, 0) for seed in range(4)), (0, 2), (1, 6), (2, 9), (3, 16)])
+def test_pages_add_up_after_every_event_under_overload(seed: int, window: int) -> None:
     loop = AuditedLoop()
     try:
-        assert loop.run_until_complete(overload(loop, seed)) == [] and loop.passes > 1000
+        assert loop.run_until_complete(overload(loop, seed, window)) == [] and loop.passes > 1000
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()

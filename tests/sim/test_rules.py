@@ -238,6 +238,14 @@ async def checksum() -> list[str]:
     return await cluster.finish(20)
 
 
+async def behind() -> list[str]:
+    """Windows: a text moves on over many pages, each of which it gives back behind itself."""
+    cluster = Cluster(1, pages=8, window=9)
+    await cluster.start(1, 1)
+    cluster.ask(PROMPT * 3, Sampling(max_tokens=40))
+    return await cluster.finish(20)
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -253,6 +261,7 @@ SCENARIOS: dict[str, Scenario] = {
         early,
         quarantine,
         checksum,
+        behind,
     )
 }
 

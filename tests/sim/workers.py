@@ -55,6 +55,7 @@ class WorkerOptions:
     masker: Callable[[], Masker] | None = None  # makes each worker's masks; None: no request has a grammar
     prefill_tokens: int = PAGE_TOKENS  # tokens in a page at prefill
     decode_tokens: int = PAGE_TOKENS
+    window: int = 0  # slots that a row reads, its own the last; 0: all
 
     def shape(self, tier: Tier) -> PageShape:
         tokens = self.prefill_tokens if tier is Tier.PREFILL else self.decode_tokens
@@ -103,6 +104,7 @@ async def start_worker(
         Load(),
         PrefixChange(0),
         name,
+        window_tokens=options.window,
     )
     kv_hello = KvHello(incarnation, numerics, shape, "host", 0, 0, transports=(transport.name,))
     runner = SimRunner(
@@ -117,6 +119,7 @@ async def start_worker(
         on_write=on_write,
         on_plan=options.on_plan,
         ahead=options.ahead,
+        window=options.window,
     )
     steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)
     timed = TimedRunner(runner, steps)

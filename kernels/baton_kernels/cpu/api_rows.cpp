@@ -17,7 +17,7 @@ const char* check_tables(const AttentionCall& call, long sequences, long rows, i
         const long slots = static_cast<long>(call.starts[s]) + call.counts[s], pages = (slots + call.page_tokens - 1) / call.page_tokens;
         if (call.counts[s] == 0) continue;
         if (pages > call.max_pages) return "tables: fewer pages than the slots that a sequence sees";
-        for (long p = 0; p < pages; ++p) {
+        for (long p = first_seen(call.starts[s], call.window) / call.page_tokens; p < pages; ++p) {
             const int64_t at = call.tables[s * call.max_pages + p] * static_cast<int64_t>(call.page_stride) + call.layer_offset;
             if (at < 0 || at + layer_bytes > pool_bytes) return "tables: a page lies outside the pool";
         }
@@ -92,10 +92,11 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, float scale, float cap, float* out) try {
+                            long page_tokens, long window, float scale, float cap, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, scale, cap, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
+                       heads, kv_heads, dim, window, scale, cap, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
     const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), call.kv, page_tokens, dim);
+    if (window < 0) return "window: negative";
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;
     if (group > kMaxQueries) return "heads: more than 192 query heads share one KV head";

@@ -55,34 +55,39 @@ static void block_whole(const AttentionCall& call, Path path, const Bench& b, co
     const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
     const Ahead keys = next ? Ahead{next->k[0], next->k_row * 4, next->k[1] - next->k[0]} : Ahead{};
     score<Kind>(many, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
-    soften(call, b, path, from, many, kBlock);
-    blend<Kind>(call, b, from, many, at, next, kBlock);
+    soften(call, b, path, from, many, 0, kBlock);
+    blend<Kind>(call, b, from, many, at, next, 0, kBlock);
 }
 
-// One block by chains: rows [done, full) see a part of it that grows by a slot per row, [full, rows) see all of it. The
-// former are scored together over the whole block, and the softmax step drops the slots that a row does not see. The
-// latter go through the block in strips, whose scores and probabilities stay in the first-level cache.
+// Attends rows [from, to) to a block of which each sees another part. They are scored together over the whole block, and the
+// softmax step drops the slots that a row does not see.
 template <class Kind>
-static void block_rows(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
-                       long rows, long group, long seen) {
+static void block_parts(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Sight& sight, long group, long from, long to) {
+    if (to <= from) return;
+    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * group * kQueryStride;
+    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
+    score<Kind>((to - from) * group, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * group * kBlock, {});
+    for (long i = from; i < to; ++i) {
+        soften(call, b, path, i * group, group, sight.unseen(i), sight.valid(i));
+        blend<Kind>(call, b, i * group, group, at, nullptr, sight.unseen(i), sight.valid(i));
+    }
+}
+
+// One block by chains. The rows that see all of it go through it in strips, whose scores and probabilities stay in the
+// first-level cache.
+template <class Kind>
+static void block_rows(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, const Sight& sight, long group) {
     constexpr long kStrip = 12;
-    const long first = done * group, from = (full > done ? full : done) * group, end = rows * group;
-    if (from > first) {
-        const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + first * kQueryStride;
-        const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-        score<Kind>(from - first, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + first * kBlock, {});
-    }
-    for (long i = done; i < full; ++i) {
-        soften(call, b, path, i * group, group, seen + i + 1);
-        blend<Kind>(call, b, i * group, group, at, nullptr, seen + i + 1);
-    }
+    const long from = sight.full * group, end = most(sight.full, sight.left) * group;
+    block_parts<Kind>(call, path, b, at, sight, group, sight.done, sight.full);
+    block_parts<Kind>(call, path, b, at, sight, group, most(sight.full, sight.left), sight.begun);
 #ifndef __AVX512BF16__
     if (path == kPairs && end - from >= 3 * kTileRows) {
         widen_block(call, b, at);
         for (long i = from; i < end; i += kStrip) {
             const long many = least(kStrip, end - i);
             score<Chain>(many, b.queries + i * kQueryStride, b.keys, kBlock, 16, call.dim, b.scores + i * kBlock, {});
-            soften(call, b, path, i, many, kBlock);
+            soften(call, b, path, i, many, 0, kBlock);
             gather<Chain>(many, b.weights + i * kBlock, b.values, call.dim, call.dim, kBlock, b.outputs + i * call.dim, b.scales + i, nullptr);
         }
         return;
@@ -92,12 +97,11 @@ static void block_rows(const AttentionCall& call, Path path, const Bench& b, con
 }
 
 #ifndef BATON_TILES_ONLY
-static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long done, long full,
-                         long rows, long group, long seen) {
+static void block_chains(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, const Sight& sight, long group) {
 #ifndef __AVX512BF16__
-    if (path == kFp32) return block_rows<Chain>(call, path, b, at, next, done, full, rows, group, seen);
+    if (path == kFp32) return block_rows<Chain>(call, path, b, at, next, sight, group);
 #endif
-    block_rows<PairKind>(call, path, b, at, next, done, full, rows, group, seen);
+    block_rows<PairKind>(call, path, b, at, next, sight, group);
 }
 #endif
 
@@ -110,6 +114,12 @@ INLINE void fetch_block(const AttentionCall& call, const Places& at) {
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
 
+// The first block of which some row of a unit sees something.
+INLINE long first_block(const AttentionCall& call, long unit) {
+    const int32_t* at = call.units + unit / call.kv_heads * 2;
+    return first_seen(call.starts[at[0]] + at[1], call.window) / kBlock;
+}
+
 // Walks the blocks of a unit in ascending order. After the last one it prefetches the first block of the unit that this
 // thread most likely takes next.
 template <class Block>
@@ -117,21 +127,24 @@ INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long unit
     const long sequence = call.units[unit / call.kv_heads * 2], kv_head = unit % call.kv_heads, after = unit + call.threads;
     const long group = call.heads / call.kv_heads, last_block = (first_slot + rows - 1) / kBlock;
     const bool few = rows * group <= 2 * kTile;
-    for (long block = 0; block <= last_block; ++block) {
+    for (long block = first_block(call, unit); block <= last_block; ++block) {
         const long begin = block * kBlock;
-        // local rows [0, done) see nothing of this block, [done, full) a part, [full, rows) all of it
-        const long done = first_slot < begin ? least(rows, begin - first_slot) : 0;
-        const long full = first_slot >= begin + kBlock - 1 ? 0 : least(rows, begin + kBlock - 1 - first_slot);
-        if (begin > 0 && begin % kSegment == 0) fold(call, b, done * group, rows * group);
+        const Sight sight(first_slot, rows, begin, call.window);
+        if (begin > 0 && begin % kSegment == 0) {  // rows that see nothing before this block have nothing to fold
+            const long passed = call.window ? least(rows, most(0, begin + call.window - 1 - first_slot)) : rows;
+            fold(call, b, sight.done * group, passed * group);
+        }
         const bool last = block == last_block, known = few && (!last || after < call.unit_count * call.kv_heads);
         Places next;
-        if (known) next = last ? find(call, path, call.units[after / call.kv_heads * 2], after % call.kv_heads, 0) : find(call, path, sequence, kv_head, block + 1);
+        if (known)
+            next = last ? find(call, path, call.units[after / call.kv_heads * 2], after % call.kv_heads, first_block(call, after))
+                        : find(call, path, sequence, kv_head, block + 1);
         Places at = find(call, path, sequence, kv_head, block);
         if (call.kv != kKvOwn) {
             if (known) fetch_block(call, next);
             at = call.kv == kKvInt8 ? decode_block<kKvInt8>(call, path, b, at) : decode_block<kKvFp8>(call, path, b, at);
         }
-        block_of(at, known && call.kv == kKvOwn ? &next : nullptr, done, full, first_slot - begin);
+        block_of(at, known && call.kv == kKvOwn ? &next : nullptr, sight);
     }
 }
 
@@ -149,21 +162,22 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
 #ifndef BATON_PAIRS_ONLY
     if (path == kAmx) {
         Tiles tiles;
-        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
+        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, const Sight& sight) {
             if (next) fetch_block(call, *next);
-            block_tiles(tiles, call, b, at, done, full, rows, group, seen);
+            block_tiles(tiles, call, b, at, sight, rows, group);
         });
     }
 #endif
 #ifndef BATON_TILES_ONLY
     if (path != kAmx) {
-        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, long done, long full, long seen) {
-            block_chains(call, path, b, at, next, done, full, rows, group, seen);
+        walk(call, path, b, unit, first_slot, rows, [&](const Places& at, const Places* next, const Sight& sight) {
+            block_chains(call, path, b, at, next, sight, group);
         });
     }
 #endif
     for (long i = 0; i < queries; ++i) {
-        const bool folded = first_slot + i / group >= kSegment;
+        const long slot = first_slot + i / group;
+        const bool folded = first_seen(slot, call.window) / kSegment < slot / kSegment;
         if (folded) fold(call, b, i, i + 1);
         const float *from = (folded ? b.totals : b.outputs) + i * dim;
         float* out = call.out + ((row0 + i / group) * call.heads + kv_head * group + i % group) * dim;

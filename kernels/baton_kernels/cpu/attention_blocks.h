@@ -1,7 +1,8 @@
 // Paged attention, the same path for prefill and decode rows. A unit is some consecutive rows of one sequence times the
 // query heads that share one KV head. Blocks of 32 slots in ascending order; each row keeps its running maximum, sum
-// and output and rescales them once per block. Slots beyond a row's limit are selected away, never multiplied. Every 512
-// slots a segment ends: rows fold it into their total and begin anew, so that segments may be computed apart.
+// and output and rescales them once per block. Slots that a row does not see, because they lie behind its own or before its
+// window, are selected away, never multiplied. Every 512 slots a segment ends: rows fold it into their total and begin
+// anew, so that segments may be computed apart. Blocks and segments begin at multiples of their length, whatever the window.
 #pragma once
 
 namespace baton::BODY {
@@ -42,6 +43,25 @@ struct Bench {
     }
 };
 
+// What the rows of a unit see of one block, by their local index. Rows [done, begun) see something of it, [full, left) all
+// of it; those before `full` do not see its last slots, and those from `left` on not its first ones. In a window shorter
+// than a block, rows lack slots on both sides.
+struct Sight {
+    long done, full, left, begun;
+    long ahead;   // slot of the unit's first row, counted from the block's first slot
+    long window;  // 0: none
+
+    Sight(long first_slot, long rows, long begin, long within) : ahead(first_slot - begin), window(within) {
+        const auto rows_up_to = [&](long slot) { return least(rows, most(0, slot + 1 - ahead)); };  // slot counted from the block's first
+        done = rows_up_to(-1);
+        full = rows_up_to(kBlock - 2);
+        left = window ? rows_up_to(window - 1) : rows;
+        begun = window ? rows_up_to(window + kBlock - 2) : rows;
+    }
+    long unseen(long row) const { return most(0, first_seen(ahead + row, window)); }  // slots at the block's beginning
+    long valid(long row) const { return least(kBlock, ahead + row + 1); }             // slots up to the row's own
+};
+
 // Addresses of the two vectors of sixteen slots of a block.
 struct Places {
     const char *k[2], *v[2];
@@ -52,11 +72,12 @@ struct Places {
 INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_head, long block) {
     const long bytes = head_bytes(path, call.kv, call.page_tokens, call.dim), element = call.kv == kKvOwn ? element_bytes(path) : 1;
     const long last = (call.starts[sequence] + call.counts[sequence] - 1) / call.page_tokens;
+    const long first_page = first_seen(call.starts[sequence], call.window) / call.page_tokens;
     Places t;
     t.k_row = call.page_tokens;
     for (int h = 0; h < 2; ++h) {
         const long slot = block * kBlock + 16 * h, page = slot / call.page_tokens, inside = slot % call.page_tokens;
-        const long known = page <= last ? page : 0;  // slots beyond the last page: loaded, never used
+        const long known = page > last ? last : most(page, first_page);  // slots of other pages: loaded, never used
         const char* base = call.pool + call.tables[sequence * call.max_pages + known] * call.page_stride + call.layer_offset;
         const char *k = base + kv_head * bytes, *v = k + call.kv_heads * bytes;
         t.k[h] = k + inside * (call.kv == kKvOwn ? 4 : 2);
@@ -132,14 +153,17 @@ INLINE void store_probabilities(Path path, float* row, long first, Lanes e) {
 // Where keys and values are codes, scores take the scales of the keys, and probabilities those of the values, after their sum.
 // Where scores have been capped, their scales are in them.
 template <bool kWhole, bool kCoded, bool kCapped>
-static void soften_rows(const Bench& b, Path path, long row, long rows, long valid, float scale) {
+static void soften_rows(const Bench& b, Path path, long row, long rows, long unseen, long valid, float scale) {
     const Lanes none = set(-kInfinity), factor = set(scale);
-    const Mask low = first(valid), high = first(valid > 16 ? valid - 16 : 0);
+    const Mask low = first(valid), high = first(most(0, valid - 16)), low_unseen = first(unseen), high_unseen = first(most(0, unseen - 16));
+    const auto seen = [&](long at, Lanes x, Lanes otherwise) {
+        return select(at ? high_unseen : low_unseen, otherwise, select(at ? high : low, x, otherwise));
+    };
     const auto scaled = [&](long r, long at) {
         Lanes s = load(b.scores + r * kBlock + at);
         if constexpr (kCoded && !kCapped) s = s * load(b.key_scales + at);
         if constexpr (!kCapped) s = s * factor;
-        return kWhole ? s : select(at ? high : low, s, none);
+        return kWhole ? s : seen(at, s, none);
     };
     for (long r = row; r < row + rows; ++r) {
         const float top = tree_max(max(scaled(r, 0), scaled(r, 16))), before = b.tops[r];
@@ -152,9 +176,9 @@ static void soften_rows(const Bench& b, Path path, long row, long rows, long val
         const Lanes top = set(b.tops[r]);
         Lanes e0 = exp(scaled(r, 0) - top), e1 = exp(scaled(r, 16) - top);
         b.sums[r] = b.sums[r] * b.scales[r] + tree_sum(e0 + e1);
-        if constexpr (kCoded) {  // the scale of a slot beyond the limit is not known
-            e0 = e0 * select(low, load(b.value_scales), set(0.0f));
-            e1 = e1 * select(high, load(b.value_scales + 16), set(0.0f));
+        if constexpr (kCoded) {  // the scale of a slot that the row does not see is not known
+            e0 = e0 * seen(0, load(b.value_scales), set(0.0f));
+            e1 = e1 * seen(16, load(b.value_scales + 16), set(0.0f));
         }
         store_probabilities(path, b.weights + r * kBlock, 0, e0);
         store_probabilities(path, b.weights + r * kBlock, 16, e1);
@@ -172,41 +196,50 @@ static void cap_scores(const Bench& b, long row, long rows, float scale, float c
 }
 
 template <bool kCapped>
-static void soften_block(const Bench& b, Path path, long row, long rows, long valid, float scale) {
-    const bool whole = valid >= kBlock;
-    if (b.coded) return whole ? soften_rows<true, true, kCapped>(b, path, row, rows, valid, scale) : soften_rows<false, true, kCapped>(b, path, row, rows, valid, scale);
-    whole ? soften_rows<true, false, kCapped>(b, path, row, rows, valid, scale) : soften_rows<false, false, kCapped>(b, path, row, rows, valid, scale);
+static void soften_block(const Bench& b, Path path, long row, long rows, long unseen, long valid, float scale) {
+    const bool whole = unseen <= 0 && valid >= kBlock;
+    if (b.coded) return whole ? soften_rows<true, true, kCapped>(b, path, row, rows, 0, kBlock, scale) : soften_rows<false, true, kCapped>(b, path, row, rows, unseen, valid, scale);
+    whole ? soften_rows<true, false, kCapped>(b, path, row, rows, 0, kBlock, scale) : soften_rows<false, false, kCapped>(b, path, row, rows, unseen, valid, scale);
 }
 
-static void soften(const AttentionCall& call, const Bench& b, Path path, long row, long rows, long valid) {
-    if (call.cap == 0.0f) return soften_block<false>(b, path, row, rows, valid, call.scale);
+static void soften(const AttentionCall& call, const Bench& b, Path path, long row, long rows, long unseen, long valid) {
+    if (call.cap == 0.0f) return soften_block<false>(b, path, row, rows, unseen, valid, call.scale);
     cap_scores(b, row, rows, call.scale, call.cap);
-    soften_block<true>(b, path, row, rows, valid, call.scale);
+    soften_block<true>(b, path, row, rows, unseen, valid, call.scale);
 }
 
-// Probabilities times V for the first `valid` slots of a block. With an odd count of pairs' slots the last odd one is
-// replaced by zero through a patched copy.
+// Probabilities times V for slots [unseen, valid) of a block. Where they begin or end inside a pair of slots, the pair's
+// other slot is replaced by zero through a patched copy.
 template <class Kind>
-static void blend(const AttentionCall& call, const Bench& b, long row, long rows, const Places& at, const Places* next, long valid) {
+static void blend(const AttentionCall& call, const Bench& b, long row, long rows, const Places& at, const Places* next, long unseen, long valid) {
     using X = typename Kind::X;
     using W = typename Kind::W;
     constexpr long width = Kind::kPerStep;            // x elements per step
     constexpr long slots = sizeof(W) == 4 && !__is_same(W, float) ? 2 : 1;
     const float* scale = b.scales + row;
     const long joined = at.v[1] == at.v[0] + 16 * call.dim * static_cast<long>(sizeof(W)) / slots ? 2 : 1;  // in one page
-    for (long h = 0; h < 2 && valid > 0; h += joined, valid -= 16 * joined) {
-        const long here = least(valid, 16 * joined), whole = here / slots;
+    const auto patched = [&](const X* p, const W* v, float* out, long pair, uint32_t kept) {
+        if constexpr (slots == 2) {
+            W* patch = reinterpret_cast<W*>(b.patch);
+            for (long d = 0; d < call.dim; d += 16) store(patch + d, load(v + pair * call.dim + d) & ints(kept));
+            gather<Kind>(rows, p + pair * width, patch, call.dim, call.dim, 1, out, scale, nullptr);
+            scale = nullptr;
+        }
+    };
+    for (long h = 0; h < 2; h += joined) {
+        long begin = most(0, unseen - 16 * h);
+        const long end = least(valid - 16 * h, 16 * joined);
+        if (begin >= end) continue;
         const X* p = reinterpret_cast<const X*>(b.weights + row * kBlock) + h * (16 / slots) * width;
         const W* v = reinterpret_cast<const W*>(at.v[h]);
         float* out = b.outputs + row * call.dim;
-        gather<Kind>(rows, p, v, call.dim, call.dim, whole, out, scale, next ? next->v[h] : nullptr);
-        scale = nullptr;
-        if (whole * slots == here) continue;
-        if constexpr (slots == 2) {
-            W* patch = reinterpret_cast<W*>(b.patch);
-            for (long d = 0; d < call.dim; d += 16) store(patch + d, load(v + whole * call.dim + d) & ints(0xFFFFu));
-            gather<Kind>(rows, p + whole * width, patch, call.dim, call.dim, 1, out, nullptr, nullptr);
+        if (begin % slots) patched(p, v, out, begin++ / slots, 0xFFFF0000u);
+        const long first = begin / slots, whole = end / slots - first;
+        if (whole > 0) {
+            gather<Kind>(rows, p + first * width, v + first * call.dim, call.dim, call.dim, whole, out, scale, next ? next->v[h] : nullptr);
+            scale = nullptr;
         }
+        if (end % slots && end > begin) patched(p, v, out, end / slots, 0xFFFFu);
     }
 }
 

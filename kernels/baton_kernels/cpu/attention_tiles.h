@@ -50,6 +50,17 @@ static void stage_values(const AttentionCall& call, const Bench& b, const Places
     }
 }
 
+// The staged V of slots [from, to) alone; all others are zero.
+static void stage_part(const AttentionCall& call, const Bench& b, const Places& at, long from, long to) {
+    auto* staged = reinterpret_cast<uint32_t*>(b.values);
+    for (long pair = 0; pair < kBlock / 2; ++pair) {
+        const auto* v = reinterpret_cast<const uint32_t*>(at.v[pair / 8]) + pair % 8 * call.dim;
+        const auto seen = [&](long slot, uint32_t half) { return slot >= from && slot < to ? half : 0u; };
+        const Ints keep = ints(seen(2 * pair, 0xFFFFu) | seen(2 * pair + 1, 0xFFFF0000u));
+        for (long d = 0; d < call.dim; d += 16) store(staged + pair * call.dim + d, load(v + d) & keep);
+    }
+}
+
 static void clear_values(const AttentionCall& call, const Bench& b, long from) {
     auto* staged = reinterpret_cast<uint32_t*>(b.values);
     for (long i = (from + 1) / 2 * call.dim; i < kBlock / 2 * call.dim; i += 16) store(staged + i, ints(0));
@@ -84,24 +95,35 @@ static void blend_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b,
     }
 }
 
-// One block for a unit's query rows: rows [done, full) see a part of it that grows by a slot per row, [full, rows) all.
-static void block_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const Places& at, long done, long full, long rows,
-                        long group, long seen) {
-    score_tiles(tiles, call, b, KeyTiles(call, b, at), done * group, rows * group);
+// Attends rows [from, to) to a block of which each sees another part. As long as they see its first slots, a row's staged
+// values are those of the row before and one more.
+static void part_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const Places& at, const Sight& sight, long group, long from, long to) {
     long staged = 0;
-    for (long i = done; i < full; ++i) {
-        const long valid = seen + i + 1;
-        if (i == done) clear_values(call, b, valid);
-        stage_values(call, b, at, staged, valid);
-        staged = valid;
-        soften(call, b, kAmx, i * group, group, valid);
+    for (long i = from; i < to; ++i) {
+        const long unseen = sight.unseen(i), valid = sight.valid(i);
+        if (unseen) {
+            stage_part(call, b, at, unseen, valid);
+        } else {
+            if (i == from) clear_values(call, b, valid);
+            stage_values(call, b, at, staged, valid);
+            staged = valid;
+        }
+        soften(call, b, kAmx, i * group, group, unseen, valid);
         blend_tiles(tiles, call, b, b.values, i * group, group, true);
     }
-    const long from = (full > done ? full : done) * group, many = rows * group - from;
-    if (many <= 0) return;
-    const bool whole = at.v[1] == at.v[0] + kBlock / 4 * call.dim * 4;
-    if (!whole) stage_values(call, b, at, 0, kBlock);
-    soften(call, b, kAmx, from, many, kBlock);
-    blend_tiles(tiles, call, b, whole ? static_cast<const void*>(at.v[0]) : b.values, from, many, false);
+}
+
+// One block for a unit's query rows.
+static void block_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b, const Places& at, const Sight& sight, long rows, long group) {
+    score_tiles(tiles, call, b, KeyTiles(call, b, at), sight.done * group, sight.begun * group);
+    part_tiles(tiles, call, b, at, sight, group, sight.done, sight.full);
+    const long from = sight.full * group, end = most(sight.full, sight.left), many = end * group - from;
+    if (many > 0) {
+        const bool whole = at.v[1] == at.v[0] + kBlock / 4 * call.dim * 4;
+        if (!whole) stage_values(call, b, at, 0, kBlock);
+        soften(call, b, kAmx, from, many, 0, kBlock);
+        blend_tiles(tiles, call, b, whole ? static_cast<const void*>(at.v[0]) : b.values, from, many, end < rows);
+    }
+    part_tiles(tiles, call, b, at, sight, group, end, sight.begun);
 }
 }  // namespace baton::BODY

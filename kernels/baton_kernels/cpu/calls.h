@@ -19,6 +19,9 @@ enum Norm { kRmsNorm = 0, kLayerNorm = 1 };
 
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
 static inline long least(long a, long b) { return a < b ? a : b; }
+static inline long most(long a, long b) { return a > b ? a : b; }
+// The first slot that the row at `slot` sees; a window of 0: all of them.
+static inline long first_seen(long slot, long window) { return window ? most(0, slot + 1 - window) : 0; }
 static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
 // Bytes of one head's keys, or of its values, in one layer of a page: the elements, and behind them the scales of codes.
 static inline long head_bytes(Path path, Kv kv, long tokens, long dim) { return tokens * (kv == kKvOwn ? dim * element_bytes(path) : dim + 2); }
@@ -72,6 +75,7 @@ struct AttentionCall {
     long layer_offset, page_stride, page_tokens, max_pages;
     const int32_t *tables, *starts, *counts, *first_row;
     long heads, kv_heads, dim;
+    long window;          // slots that a row sees, its own the last; 0: all
     float scale, cap;     // of scores; a cap of 0: none
     Kv kv;
     float* out;

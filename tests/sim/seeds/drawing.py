@@ -28,6 +28,7 @@ def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Stor
     prefill_tokens, decode_tokens = _page_tokens(Random(seed * 7919 + 15))
     world = replace(world, itl_target_ms=_target_ms(Random(seed * 7919 + 14), world))
     world = replace(world, prefill_tokens=prefill_tokens, decode_tokens=decode_tokens)
+    world = replace(world, window=_window(Random(seed * 7919 + 20)))
     host = Random(seed * 7919 + 19)
     world = replace(world, supervised=host.random() < 0.5, one_port=world.gateways > 1 and host.random() < 0.4)
     load_seconds = random.uniform(*LOAD_SECONDS)
@@ -40,6 +41,11 @@ def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Stor
     found += [each for each in (_lasting(random, world, load_seconds), _hang(seed, world, load_seconds)) if each]
     found.sort(key=lambda fault: fault.at)
     return Story(world, demands, tuple(found) if faults else (), load_seconds)
+
+
+def _window(random: Random) -> int:
+    """A fourth of the models have windows."""
+    return random.choice((0, 0, 0, random.choice((2, 5, 12, 30))))
 
 
 def _between(random: Random, least: float, most: float) -> float:

@@ -84,6 +84,7 @@ class Fleet:
             row_seconds=world.step_seconds / 10,
             prefill_tokens=world.prefill_tokens,
             decode_tokens=world.decode_tokens,
+            window=0 if world.source is DraftSource.DRAFT else world.window,  # a draft reads texts late: pages stay
         )
 
     def violate(self, what: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import chain
 
 from decode_svc.worker import DecodeWorker
+from engine.pool.horizon import GONE
 from engine.pool.pages import PagePool, PageState
 from prefill_svc.worker import PrefillWorker
 
@@ -83,7 +84,8 @@ def _held(worker: PrefillWorker | DecodeWorker, pages: int) -> list[int]:
         holders += [[source for source, _ in prompt.own.copies] for prompt in worker.prompts]
     held = [0] * pages
     for page in chain.from_iterable(holders):
-        held[page] += 1
+        if page != GONE:
+            held[page] += 1
     return held
 
 

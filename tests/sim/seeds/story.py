@@ -78,6 +78,7 @@ class SimWorld:
     one_port: bool = False  # clients reach all gateways at one port, as processes of one gateway
     reader_kib: int = 256
     itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
+    window: int = 0  # slots that a row reads, its own the last; 0: all
 
     def pool_pages(self, tier: Tier) -> int:
         usual, tokens = (

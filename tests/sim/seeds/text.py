@@ -7,9 +7,12 @@ _MASK = (1 << 64) - 1
 
 
 class ExpectedText:
-    def __init__(self, prompt: tuple[int, ...], sampling: Sampling, *, layers: int, vocabulary: int) -> None:
+    def __init__(
+        self, prompt: tuple[int, ...], sampling: Sampling, *, layers: int, vocabulary: int, window: int = 0
+    ) -> None:
         self.sampling, self.tokens, self.end = sampling, list[int](), End.NONE
-        self._vocabulary, self._kv, self._state, self._slot = vocabulary, [0] * layers, 0, 0
+        self._vocabulary, self._kv, self._state = vocabulary, [0] * layers, 0
+        self._window, self._seen = window, list[int]()  # what a row reads of each slot
         for token in prompt:
             self._read(token)
 
@@ -26,5 +29,7 @@ class ExpectedText:
     def _read(self, token: int) -> None:
         for layer, value in enumerate(self._kv):
             self._kv[layer] = mix(value, mix(token, layer))
-        self._state = (self._state + sum(mix(value, self._slot) for value in self._kv)) & _MASK
-        self._slot += 1
+        slot = len(self._seen)
+        self._seen.append(sum(mix(value, slot) for value in self._kv))
+        hidden = self._seen[slot - self._window] if self._window and slot >= self._window else 0
+        self._state = (self._state + self._seen[-1] - hidden) & _MASK

@@ -69,11 +69,17 @@ class User:
     def __init__(self, fleet: Fleet, number: int, demand: Demand) -> None:
         self.fleet, self.name, self.demand = fleet, f"r{number}", demand
         self.text = ExpectedText(
-            demand.prompt, demand.sampling, layers=SHAPE.layers, vocabulary=fleet.options.vocabulary
+            demand.prompt,
+            demand.sampling,
+            layers=SHAPE.layers,
+            vocabulary=fleet.options.vocabulary,
+            window=fleet.options.window,
         )
         if demand.salt:
             accents = range(len(fleet.world.classes))
-            fleet.tenants.add(demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary)
+            fleet.tenants.add(
+                demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary, fleet.options.window
+            )
         self.numerics = ""
         self.began = self.accepted = 0.0  # start of the request, and of its latest call
         self.ended = self.cancelled = False

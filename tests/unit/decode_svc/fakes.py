@@ -7,6 +7,7 @@ from typing import Any, cast
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.pool.horizon import Horizon
 from engine.pool.pages import PagePool
 from kvtransfer.memory import MemoryPool
 from kvtransfer.transfer import Arrived, FrameBegins, every_frame
@@ -109,7 +110,15 @@ class FakeReceiver:
 class Surroundings:
     """Pool, sessions and host of one part under test, with one prefill worker connected."""
 
-    def __init__(self, *, pages: int = 16, one_sided: bool = True, rules: Rules = RULES, max_batch: int = 8) -> None:
+    def __init__(
+        self,
+        *,
+        pages: int = 16,
+        one_sided: bool = True,
+        rules: Rules = RULES,
+        max_batch: int = 8,
+        window: int = 0,
+    ) -> None:
         self.requests: dict[int, DecodeRequest] = {}
         self.host, self.rules = FakeHost(self.requests), rules
         self.pool, self.pages = MemoryPool(SHAPE, pages), PagePool(pages)
@@ -120,7 +129,8 @@ class Surroundings:
         self.room = Room(
             self.requests,
             self.pages,
-            page_tokens=PAGE,
+            horizon=Horizon(window, PAGE),
+            chunk_tokens=8,
             numerics="class a",
             max_batch=max_batch,
             overtakes=rules.overtakes,

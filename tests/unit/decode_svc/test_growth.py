@@ -2,12 +2,15 @@
 
 from decode_svc.growth import Copies, Growth, victim
 from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.pool.horizon import GONE
 from mesh.messages.jobs import Reason
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
 
 
 def growth(around: Surroundings) -> Growth:
-    return Growth(around.requests, around.pages, page_tokens=PAGE, numerics="class a", host=Releasing(around))
+    return Growth(
+        around.requests, around.pages, horizon=around.room.horizon, numerics="class a", host=Releasing(around)
+    )
 
 
 class Releasing:
@@ -84,3 +87,17 @@ def test_full_pages_of_accepted_tokens_are_published_once() -> None:
     one.filled = 2 * PAGE + 1
     assert mine.publish(one) == range(2) and mine.publish(one) == range(2, 2)
     assert around.pages.hashes() == tuple(one.hashes)
+
+
+def test_pages_behind_all_windows_leave_the_request_one_by_one_and_keep_its_places() -> None:
+    around = Surroundings(pages=8, window=6)
+    pages = list(around.pages.take(5, b"") or ())
+    one = around.add(1, phase=DecodePhase.RUNNING, pages=list(pages), filled=0)
+    found = []
+    for filled in range(5 * PAGE):
+        one.filled = filled
+        back = growth(around).behind(one)
+        around.pages.release(back)
+        found += [(filled, page) for page in back]
+    assert found == [(9, pages[0]), (13, pages[1]), (17, pages[2])]
+    assert one.pages == [GONE, GONE, GONE, *pages[3:]] and around.pages.references == 2

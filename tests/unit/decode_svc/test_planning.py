@@ -24,7 +24,7 @@ def planning(
     around: Surroundings, source: DraftSource = DraftSource.OFF, chunk_size: ChunkSize = WHOLE_CHUNKS
 ) -> Planning:
     speculation = Speculation(source, draft_tokens=4, chunk_tokens=CHUNK, page_tokens=PAGE, context_tokens=100)
-    growth = Growth(around.requests, around.pages, page_tokens=PAGE, numerics="class a", host=around.host)
+    growth = Growth(around.requests, around.pages, horizon=around.room.horizon, numerics="class a", host=around.host)
     return Planning(around.requests, growth, speculation, page_tokens=PAGE, chunk_size=chunk_size)
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from decode_svc.request.requests import DecodePhase
+from engine.pool.horizon import GONE
 from mesh.messages.hashing import block_hashes
 from mesh.messages.jobs import Token
 from tests.unit.decode_svc.fakes import PAGE, Surroundings
@@ -70,7 +71,7 @@ def test_shared_pages_are_taken_from_the_prefix_cache() -> None:
     around = Surroundings()
     one, again = around.add(1, tokens=2 * PAGE), around.add(2, tokens=2 * PAGE)
     again.tokens[:PAGE] = one.tokens[:PAGE]
-    assert around.room.take_shared(one) == () and around.room.lacking(one, 0) == 2
+    assert around.room.take_shared(one) == () and around.room.lacking(one, ()) == 2
     pages = around.pages.take(1, b"")
     assert pages is not None
     (digest, _) = block_hashes(one.tokens, page_tokens=PAGE, numerics="class a", salt=b"")
@@ -150,3 +151,25 @@ def test_a_request_that_has_its_pages_counts_as_waiting_no_more() -> None:
     around = Surroundings()
     around.add(1, passed=3, phase=DecodePhase.RUNNING)
     assert around.room.load(1.0).waiting == 0
+
+
+def test_with_windows_a_request_needs_the_pages_that_it_holds_at_a_time() -> None:
+    around = Surroundings(pages=16, window=6)
+    one = around.add(1, tokens=100, max_tokens=50)
+    assert around.room.largest_need(one) == around.room.lacking_here(one, ()) == -(-(6 + 8) // PAGE) + 1
+    before = around.room.take_shared_before_landing(one)
+    assert before == (GONE,) * ((100 - 6) // PAGE) and around.room.lacking(one, before) == 25 * 4 // PAGE - len(before)
+
+
+def test_behind_a_landing_shared_pages_that_no_row_reads_are_given_back() -> None:
+    around = Surroundings(pages=16, window=6)
+    one = around.add(1, tokens=6 * PAGE, max_tokens=5)
+    taken = around.pages.take(5, b"")
+    assert taken is not None
+    hashes = block_hashes(one.tokens, page_tokens=PAGE, numerics="class a", salt=b"")
+    for page, digest in zip(taken, hashes, strict=False):
+        around.pages.publish(page, digest)
+    around.pages.release(taken)
+    before = around.room.take_shared_before_landing(one)
+    first = (6 * PAGE - 6) // PAGE
+    assert before == (GONE,) * first + taken[first:] and around.pages.references == 5 - first

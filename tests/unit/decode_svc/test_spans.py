@@ -17,7 +17,9 @@ def opened(around: Surroundings) -> tuple[Spans, DecodeRequest, OpenLanding]:
     one.pages = list(shared)
     one.enter(DecodePhase.LANDING)
     one.landing = OpenLanding(one.ticket, WRITER, "fake", 1, pages, 0.0, 0.0, [0, 0], 0b11)
-    spans = Spans(around.pages, around.pool, around.sessions, page_tokens=PAGE, host=around.host, rules=around.rules)
+    spans = Spans(
+        around.pages, around.pool, around.sessions, horizon=around.room.horizon, host=around.host, rules=around.rules
+    )
     return spans, one, one.landing
 
 

@@ -18,10 +18,11 @@ static float tree(const float* v) {
 
 struct Case {
     int path;
-    long heads, kv, dim, page_tokens, start, count;
+    long heads, kv, dim, page_tokens, start, count, window = 0;
 };
 
 static void emulate(const Case& c, const float* q, const std::vector<float>& k, const std::vector<float>& v, long seen, float scale, float* out) {
+    const long unseen = c.window && seen > c.window ? seen - c.window : 0;
     std::vector<float> sums(c.dim, 0.0f);
     constexpr float kNone = -std::numeric_limits<float>::infinity();
     float top = kNone, total = 0.0f, all_top = kNone, all_total = 0.0f;
@@ -32,11 +33,12 @@ static void emulate(const Case& c, const float* q, const std::vector<float>& k, 
         for (long d = 0; d < c.dim; ++d) all[d] = std::fmaf(sums[d], is, all[d] * was), sums[d] = 0.0f;
         all_top = both, top = kNone, total = 0.0f;
     };
-    for (long begin = 0; begin < seen; begin += 32) {
-        if (begin > 0 && begin % 512 == 0) fold();
+    for (long begin = unseen / 32 * 32; begin < seen; begin += 32) {
+        if (begin > unseen && begin % 512 == 0) fold();
+        const long skip = unseen > begin ? unseen - begin : 0;
         const long valid = seen - begin < 32 ? seen - begin : 32;
         float s[32], e[32];
-        for (long j = 0; j < 32; ++j) s[j] = j < valid ? chain(c.path, q, &k[(begin + j) * c.dim], c.dim) * scale : -std::numeric_limits<float>::infinity();
+        for (long j = 0; j < 32; ++j) s[j] = j >= skip && j < valid ? chain(c.path, q, &k[(begin + j) * c.dim], c.dim) * scale : -std::numeric_limits<float>::infinity();
         const float before = top;
         for (float score : s) top = score > top ? score : top;
         const float factor = exp_of(before - top);
@@ -44,12 +46,13 @@ static void emulate(const Case& c, const float* q, const std::vector<float>& k, 
         total = total * factor + tree(e);
         for (long d = 0; d < c.dim; ++d) {
             float column[32];
-            for (long j = 0; j < valid; ++j) column[j] = v[(begin + j) * c.dim + d];
+            for (long j = 0; j < valid; ++j) column[j] = j < skip ? 0.0f : v[(begin + j) * c.dim + d];
             sums[d] = chain(c.path, e, column, valid, sums[d] * factor);
         }
     }
-    if (seen > 512) fold();
-    for (long d = 0; d < c.dim; ++d) out[d] = seen > 512 ? all[d] / all_total : sums[d] / total;
+    const bool folded = unseen / 512 < (seen - 1) / 512;
+    if (folded) fold();
+    for (long d = 0; d < c.dim; ++d) out[d] = folded ? all[d] / all_total : sums[d] / total;
 }
 
 static void attention(const Case& c) {
@@ -98,14 +101,14 @@ static void attention(const Case& c) {
     under_every_body([&] {
         std::vector<char> pool(stride * pages, '\xFF');
         std::vector<float> q_out(q.size(), kNan), out(expected.size(), kNan);
-        const char* refused = baton_rotate_write(c.path, qkv.data(), slots, c.heads, c.kv, c.dim, cosine.data(), sine.data(), slots, slot.data(),
+        const char* refused = baton_rotate_write(c.path, 0, qkv.data(), slots, c.heads, c.kv, c.dim, cosine.data(), sine.data(), slots, slot.data(),
                                                  page_of.data(), offset.data(), c.page_tokens, pool.data(), pool.size(), q_out.data(),
                                                  nullptr, nullptr, 0.0f);
         CHECK(!refused, "%s", refused);
         CHECK(!std::memcmp(q.data(), q_out.data(), q.size() * 4), "rotated queries, dim %ld", c.dim);
         const auto start = static_cast<int32_t>(c.start), count = static_cast<int32_t>(c.count), first = 0;
-        refused = baton_attention(c.path, q_out.data() + c.start * c.heads * c.dim, pool.data(), pool.size(), layer, stride, table.data(), pages,
-                                  &start, &count, &first, 1, c.count, c.heads, c.kv, c.dim, c.page_tokens, scale, out.data());
+        refused = baton_attention(c.path, 0, q_out.data() + c.start * c.heads * c.dim, pool.data(), pool.size(), layer, stride, table.data(), pages,
+                                  &start, &count, &first, 1, c.count, c.heads, c.kv, c.dim, c.page_tokens, c.window, scale, 0.0f, out.data());
         CHECK(!refused, "%s", refused);
         for (size_t i = 0; i < out.size(); ++i)
             CHECK(same(out[i], expected[i]), "path %d dim %ld page %ld start %ld at %zu: %a, not %a", c.path, c.dim, c.page_tokens, c.start, i, out[i], expected[i]);
@@ -122,6 +125,10 @@ int main() {
         attention({path, 2, 1, 256, 32, 31, 2});
         attention({path, 3, 1, 32, 32, 505, 15});
         attention({path, 18, 1, 16, 64, 1050, 3});
+        attention({path, 4, 2, 32, 32, 0, 135, 20});
+        attention({path, 14, 2, 64, 16, 60, 40, 33});
+        attention({path, 3, 1, 32, 64, 600, 9, 100});
+        attention({path, 2, 1, 48, 16, 1020, 9, 515});
     }
     std::printf("attention: %d failures\n", failures);
     return failures != 0;

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from engine.pool.horizon import Horizon
 from engine.pool.pages import PagePool
 from engine.step.plan import Piece, Plan
 from kvtransfer.transfer import Span, TransferError
@@ -117,7 +118,7 @@ class PrefillParts:
         self.link = DecodeLink("decode", cast(Any, self.decode), self.writer, DECODE_INCARNATION)
         self.speed = Speed()
         links = cast(Any, OneLink(self.link))
-        self.pages = PrefillPages(self.pool, page_tokens=PAGE_TOKENS, numerics="a")
+        self.pages = PrefillPages(self.pool, horizon=Horizon(0, PAGE_TOKENS), chunk_tokens=8, numerics="a")
         self.prompts = Prompts(
             self,
             links,

@@ -544,7 +544,7 @@ class PageReach(_message.Message):
     def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., shape: _Optional[_Union[PageShape, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores", "window_tokens")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -563,6 +563,7 @@ class Hello(_message.Message):
     PAGES_FIELD_NUMBER: _ClassVar[int]
     REPORTS_PAGES_FIELD_NUMBER: _ClassVar[int]
     ALL_CORES_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -581,7 +582,8 @@ class Hello(_message.Message):
     pages: PageReach
     reports_pages: bool
     all_cores: bool
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ...) -> None: ...
+    window_tokens: int
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ..., window_tokens: _Optional[int] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")

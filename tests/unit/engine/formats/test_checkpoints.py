@@ -63,7 +63,7 @@ BROKEN: list[tuple[Callable[[Path], Any], str, str]] = [
     (config(hidden_act="gelu"), "config.json", "hidden_act"),
     (config(sliding_window=256), "config.json", "sliding_window"),
     (
-        config(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window=511),
+        config(architectures=["MistralForCausalLM"], model_type="mistral", sliding_window="511"),
         "config.json",
         "sliding_window",
     ),

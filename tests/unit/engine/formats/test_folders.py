@@ -167,11 +167,15 @@ def test_a_window_hides_nothing_within_a_shorter_context(tmp_path: Path) -> None
             forget(folder, "sliding_window")
             change(folder, max_position_embeddings=8192)
         window = fields.get("sliding_window", 4096)
-        with pytest.raises(ModelError, match=rf"sliding_window: .*Set context_tokens to at most {window}"):
-            open_weights(folder, tmp_path / "cache")
-        assert open_weights(folder, tmp_path / "cache", context_tokens=window).config.context == window
-        with pytest.raises(ModelError, match="sliding_window"):
-            open_weights(folder, tmp_path / "cache", context_tokens=window + 1)
+        whole, within, beyond = (
+            open_weights(folder, tmp_path / "cache", context_tokens=count) for count in (0, window, window + 1)
+        )
+        assert (within.config.windows, within.config.context) == ((), window)
+        assert whole.config.windows == beyond.config.windows == (window,) * whole.config.layers
+        change(folder, sliding_window=None)
+        without = open_weights(folder, tmp_path / "cache")
+        assert within.model_hash == without.model_hash, "a window that hides nothing changes the model"
+        assert whole.model_hash != without.model_hash, "the class does not tell the two apart"
 
 
 def test_a_shorter_context_is_the_same_model(tmp_path: Path) -> None:
@@ -256,7 +260,11 @@ REFUSED: list[tuple[Edit, str]] = [
     (many, r"header: names 100001 tensors"),
     (lambda folder: change(folder, num_hidden_layers=10**6), r"num_hidden_layers: 1000000 is more than 4096"),
     (lambda folder: change(folder, max_position_embeddings=10**9), r"max_position_embeddings"),
-    (lambda folder: mistral(folder, layer_types=["sliding_attention"] * 2), r"layer_types"),
+    (lambda folder: mistral(folder, layer_types=["sliding_attention"]), r"layer_types"),
+    (
+        lambda folder: change(folder, sliding_window=64),
+        r"sliding_window: .*\(64 of 512 tokens\).*context_tokens to at most 64",
+    ),
     (lambda folder: change(folder, rope_scaling=LLAMA3 | {"partial_rotary_factor": 0.5}), r"rope_scaling\.partial"),
     (
         lambda folder: change(
@@ -264,9 +272,9 @@ REFUSED: list[tuple[Edit, str]] = [
             architectures=["Qwen2ForCausalLM"],
             model_type="qwen2",
             use_sliding_window=True,
-            max_window_layers=1,
+            max_window_layers="1",
         ),
-        r"use_sliding_window: sliding window attention \(4096 of 8192 tokens\)",
+        r"max_window_layers: '1' is not a whole number of layers",
     ),
 ]
 
@@ -275,7 +283,7 @@ REFUSED: list[tuple[Edit, str]] = [
 @pytest.mark.timeout(60)
 def test_what_cannot_be_served_is_refused_in_words(number: int, tmp_path: Path) -> None:
     edit, message = REFUSED[number]
-    folder = tiny(tmp_path / "model", "llama2", context=8192 if "8192" in message else 512)
+    folder = tiny(tmp_path / "model", "llama2", context=512)
     edit(folder)
     with pytest.raises(ModelError, match=message):
         open_weights(folder, tmp_path / "cache")

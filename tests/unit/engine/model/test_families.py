@@ -159,23 +159,18 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
     ("llama", {"hidden_act": "relu2"}, "hidden_act", "is not one of silu"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor", "is not 1"),
     ("mistral", {"mlp_bias": True}, "mlp_bias", "is on"),
-    ("phi3", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
     ("phi3", rope(rope_type="longrope", short_factor=[1.0] * 3), "short_factor", "not a list of 8 numbers"),
     ("smollm3", {"use_sliding_window": True}, "use_sliding_window", "is on"),
     ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers", "for 4 layers"),
-    ("olmo3", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
     ("olmo3", rope(rope_type="default"), "rope_parameters", "for each kind of layer"),
     ("glm4", rope(partial_rotary_factor=0.1), "rope_parameters.partial_rotary_factor", "rotates 3 of 32"),
     ("glm4", rope(rope_type="proportional"), "rope_parameters.rope_type", "is not one of default"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention", "is on"),
-    ("gemma2", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
     ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "layer_types", "full_attention and sliding_attention"),
     ("gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping", "not a positive number"),
     ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping", "is on"),
     ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual", "is on"),
     ("stablelm", {"qk_layernorm": True}, "qk_layernorm", "is on"),
-    ("starcoder2", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
-    ("mixtral", {"sliding_window": 64}, "sliding_window", "Set context_tokens to at most 64"),
     ("mixtral", {"num_experts_per_tok": 7}, "num_experts_per_tok", "7 is more than the 6 experts"),
     ("mixtral", {"num_local_experts": 0}, "num_local_experts", "not a positive whole number"),
     ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window", "is on"),
@@ -197,17 +192,6 @@ def test_what_is_not_computed_is_refused_by_field(
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize("family", ["phi3", "olmo3", "gemma2", "gemma3_text", "starcoder2"])
-def test_a_window_that_hides_nothing_within_the_served_context_is_accepted(
-    family: str, tmp_path: Path, engine: Any, words: Words
-) -> None:
-    folder = saved(tmp_path / "model", family, {"sliding_window": 64})
-    weights = open_weights(folder, tmp_path / "cache", product_path="fp32", context_tokens=64)
-    assert weights.config.context == 64
-    with pytest.raises(ModelError, match="context_tokens to at most 64"):
-        open_weights(folder, tmp_path / "cache", product_path="fp32", context_tokens=65)
-
-
 def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_the_class(
     tmp_path: Path, words: Words
 ) -> None:
@@ -217,7 +201,9 @@ def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_
     assert short.model_hash != long.model_hash and (short.cos[:64] != long.cos[:64]).any()
 
 
-@pytest.mark.parametrize("family", [name for name in OWN if name not in ("llama", "mistral", "qwen2", "qwen3")])
+@pytest.mark.parametrize(
+    "family", [name for name in OWN if name not in ("llama", "mistral", "ministral", "qwen2", "qwen3")]
+)
 def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
     family: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:

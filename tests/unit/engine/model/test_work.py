@@ -1,6 +1,7 @@
 """The least work of a step, by hand for a small model, and the time that it takes at least."""
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,19 @@ def test_rows_that_are_not_sampled_skip_the_rest_of_the_last_layer() -> None:
     products = 4 * 2 * 96 + (4 + 1) * 224 + 80
     seen, seen_by_last = 1 + 2 + 3 + 4, 4
     assert work.operations == products + 16 * (seen + seen_by_last)
+
+
+def test_a_layer_with_a_window_sees_no_more_than_that() -> None:
+    windowed = replace(SMALL, windows=(3, 0))
+    decode, whole = windowed.step(rows=1, start=7, sampled=1), SMALL.step(rows=1, start=7, sampled=1)
+    assert whole.operations - decode.operations == 16 * (8 - 3)
+    assert whole.nbytes - decode.nbytes == (7 - 2) * 32
+    prompt = windowed.step(rows=4, start=0, sampled=1)
+    seen, seen_by_last = 1 + 2 + 3 + 3, 4
+    assert prompt.operations == 4 * 2 * 96 + (4 + 1) * 224 + 80 + 16 * (seen + seen_by_last)
+    far = replace(SMALL, windows=(3, 3)).step(rows=2, start=9, sampled=2)
+    assert far.operations == 2 * 2 * 96 + 4 * 224 + 2 * 80 + 16 * 2 * 2 * 3
+    assert far.nbytes == 1000 + (2 + 2 * 2) * 64
 
 
 def test_a_floor_is_the_larger_of_bandwidth_and_peak() -> None:

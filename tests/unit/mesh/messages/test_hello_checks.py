@@ -51,6 +51,7 @@ WRONG: list[tuple[str, Any]] = [
     ("prefix", PrefixChange(0, (bytes(65),), (), True)),
     ("name", "worker\n2026-01-01 INFO all is well"),
     ("vocabulary", -1),
+    ("window_tokens", -1),
     ("pages", replace(PAGES, host="a\nb")),
     ("pages", replace(PAGES, transports=("shm", "\x1b"))),
     ("pages", replace(PAGES, transports=("shm",) * 17)),
