@@ -115,7 +115,7 @@ class HandOff:
             self._prompts.stop(prompt, quiet=True)
         elif expects_landing(prompt):
             refuse(landing_problem(landing, prompt.total, link.writer))
-            if own := self._pages.take(prompt.job.tokens, prompt.job.salt):
+            if own := self._pages.take(prompt.job.tokens, prompt.job.salt, prompt.job.adapter):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 if link.writer is not None:

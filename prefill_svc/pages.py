@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from engine.pool.pages import PagePool
 from engine.step.batch import pages_needed
-from mesh.messages.hashing import block_hashes
+from mesh.messages.hashing import block_hashes, cache_salt
 
 FADES = 0.9  # weight of a prompt against the one behind it
 
@@ -48,10 +48,10 @@ class PrefillPages:
     def needed(self, tokens: int) -> int:
         return pages_needed(tokens, self._page_tokens)
 
-    def take(self, tokens: Sequence[int], salt: bytes) -> PromptPages | None:
+    def take(self, tokens: Sequence[int], salt: bytes, adapter: str = "") -> PromptPages | None:
         """Shared pages for the cached beginning of a prompt and new ones for the rest; None if the pool lacks room."""
-        size = self._page_tokens
-        hashes = tuple(block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=salt))
+        size, begin = self._page_tokens, cache_salt(salt, adapter)
+        hashes = tuple(block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=begin))
         shared = self._pool.match(hashes)
         whole = len(shared) * size == len(tokens)  # the last row is computed again, in a copy of the last shared page
         if whole and not self._pool.available:  # no page is left for the copy: compute that whole page again in place

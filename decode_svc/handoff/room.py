@@ -47,7 +47,7 @@ class Room:
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
         """The pages of this text that the prefix cache has, with a reference taken on each."""
-        salt = request.job.salt
+        salt = request.job.cache_salt
         hashes = block_hashes(request.tokens, page_tokens=self.page_tokens, numerics=self._numerics, salt=salt)
         shared = self._pages.match(hashes)
         request.hashes = hashes[: len(shared)]

@@ -13,15 +13,15 @@ from engine.model.page_memory import PageMemory
 from engine.model.weights import Floats, LayerWeights, Weights
 
 
-def native_layer(layer: LayerWeights, config: ModelConfig) -> kernels.layer.Layer:
-    """The addresses of a layer's weights."""
+def native_layer(index: int, layer: LayerWeights, config: ModelConfig) -> kernels.layer.Layer:
+    """The addresses of a layer's weights. `index`: its number in the model."""
     addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__}
     mlp = kernels.layer.MlpWeights(
         activation=kernels.activation_index(config.activation),
         gated=config.row.tensors.gated,
         **{name: addresses.pop(name) for name in ("gate_up", "gate_up_bias", "down", "down_bias")},
     )
-    return kernels.layer.Layer(mlp=mlp, **addresses)
+    return kernels.layer.Layer(mlp=mlp, index=index, **addresses)
 
 
 def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Floats]) -> kernels.layer.LayerStep:

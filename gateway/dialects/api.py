@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Scope
 
 from gateway.answers.embedding import Embeddings, validate_embed
 from gateway.core.interface import Core
+from gateway.dialects.adapters import AdapterLoader, AdapterPages
 from gateway.dialects.anthropic.reply import MessagesCountReply
 from gateway.dialects.common.cors import Cors
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
@@ -70,6 +71,7 @@ class HttpApi:
         receipts: Receipts | None = None,
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
+        loader: AdapterLoader | None = None,  # None: no adapters are loaded or unloaded
     ) -> None:
         self._core = core
         self._models = models
@@ -102,10 +104,12 @@ class HttpApi:
         begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
         begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
         generating = {path: GeneratingEndpoint(self, begin, BY_PATH[path]) for path, begin in begins.items()}
+        allowed = tenants is not None or core.limits.load_adapters
         routes: list[BaseRoute] = [
             *routes_of(generating),
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
             *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
+            *(AdapterPages(self, core, loader, self._opening.parse, allowed=allowed).routes() if loader else ()),
             *info.routes(),
             *also,
         ]

@@ -33,6 +33,7 @@ class Layer(Structure):
         *_fields(c_void_p, "o", "o_bias", "attended_norm", "ffn_norm", "ffn_norm_bias"),
         ("mlp", MlpWeights),
         *_fields(c_void_p, "fed_norm", "cos", "sin"),
+        ("index", c_long),
     ]
 
 
@@ -48,6 +49,7 @@ class LayerStep(Structure):
         *_fields(c_void_p, "pool", "slots", "page_of", "offset_in_page"),
         *_fields(c_void_p, "tables", "starts", "counts", "first_row"),
         *_fields(c_void_p, "x", "normed", "qkv", "q", "attended", "gated"),
+        *_fields(c_void_p, "adapted", "gate_up"),  # None: no row has an adapter
     ]
 
 

@@ -39,6 +39,8 @@ _SIGNATURES = {
     "product": "mpplppp",
     "gated": "mpplppi",
     "activated": "mpplppi",
+    "add_deltas": "mplplpl",
+    "between": "-ppllii",
     "rmsnorm": "mppllfp",
     "rmsnorm_within": "mpplllf",
     "layernorm": "mppp" + "llfp",

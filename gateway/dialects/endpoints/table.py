@@ -4,6 +4,7 @@ A new endpoint is one row here and one handler. Routes, keys and limits, headers
 processes, errors in the right dialect, `/openapi.json` and `/docs` follow from the row."""
 
 from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
+from gateway.dialects.described.adapters import AdapterAnswer
 from gateway.dialects.described.answers import (
     ChatAnswer,
     ChatChunk,
@@ -45,7 +46,14 @@ from gateway.dialects.described.pages import (
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
 from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
-from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
+from gateway.dialects.native.types import (
+    DetokenizeBody,
+    LoadAdapterBody,
+    SglangBody,
+    TokenGenerateBody,
+    TokenizeBody,
+    UnloadAdapterBody,
+)
 from gateway.dialects.ollama.types import (
     OllamaChatRequest,
     OllamaEmbedRequest,
@@ -128,6 +136,21 @@ ENDPOINTS = (
     ApiEndpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/models", "The served models", ModelCards),
     ApiEndpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
+    ApiEndpoint(
+        "/v1/load_lora_adapter",  # docs/adapters.md describes it: it is for operators
+        answer=AdapterAnswer,
+        body=LoadAdapterBody,
+        needs=("lora_name", "lora_path"),
+        work=Work.OPERATES,
+    ),
+    ApiEndpoint(
+        "/v1/unload_lora_adapter",
+        answer=AdapterAnswer,
+        body=UnloadAdapterBody,
+        needs=("lora_name",),
+        work=Work.OPERATES,
+        unknown="UNKNOWN_MODEL",
+    ),
     ApiEndpoint(
         "/tokenize",
         "The token ids of a prompt or of a chat",
