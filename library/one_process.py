@@ -68,7 +68,7 @@ async def _gateway(
     registry = await core.listen(HERE)
     models = AssetsByName({name: one for each, one in loaded for name in each.names})
     models.resolve_by(core.root)
-    api = HttpApi(core, models, random=random, clock=time.time, traces=traces)
+    api = HttpApi(core, models, random=random, clock=time.time, traces=traces, loader=core.loading)
     try:
         await _attached(core, worker)
         yield api

@@ -45,6 +45,9 @@ FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "max_num_batched_tokens": (("prefill", "step_tokens"), ("worker", "chunk_tokens")),
     "gpu_memory_utilization": (("worker", "memory_share"),),
     "kv_cache_dtype": (("worker", "kv_dtype"),),
+    "lora_modules": ((TOP, "adapters"),),
+    "max_loras": (("worker", "max_loras"),),
+    "max_lora_rank": (("worker", "max_lora_rank"),),
     "memory_utilization": (("worker", "memory_share"),),
 }
 _FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings
