@@ -78,7 +78,8 @@ async def bench(options: argparse.Namespace) -> dict[str, Any]:
         begun = time.perf_counter()
         for _ in range(options.steps):
             runner.compute(plans[count])
-        return (time.perf_counter() - begun) / options.steps
+        seconds: float = (time.perf_counter() - begun) / options.steps
+        return seconds
 
     found: dict[int, list[float]] = {count: [] for count in plans}
     async for one in rounds(plans, measure, options.rounds):

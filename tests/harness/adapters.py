@@ -14,6 +14,7 @@ from engine.formats.stored import Tensor, widened
 from engine.formats.writing import stored, write_tensors
 from engine.model.config import read_config
 
+EVERY = ()  # of a family, whatever it calls them
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PREFIX = "base_model.model."
 
@@ -33,13 +34,14 @@ def make_adapter(
     """A folder with an adapter of this model. `size`: how much it changes products; `ranks`: those of some modules;
     `settings`: further fields of adapter_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": list(targets), "bias": "none"}
+    given = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none"}
+    given["target_modules"] = list(targets) if targets is not EVERY else "all-linear"
     settings = given | {"rank_pattern": ranks or {}, "inference_mode": True, "lora_dropout": 0.1} | settings
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     random, tensors = np.random.default_rng(seed), dict[str, tuple[str, Any]]()
     for product in adapted_products(read_config(model)):
         for module, source in product.parts.items():
-            if module.rpartition(".")[2] not in targets:
+            if targets is not EVERY and module.rpartition(".")[2] not in targets:
                 continue
             own = (ranks or {}).get(module.rpartition(".")[2], rank)
             for name, shape in (("A", (own, source.columns)), ("B", (source.rows, own))):

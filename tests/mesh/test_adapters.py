@@ -15,11 +15,12 @@ from engine.model.config import read_config
 from engine.model.page_memory import page_layout
 from engine.model.weights import open_weights
 from engine.step.plan import Piece, Plan
-from gateway.core.interface import ChosenAdapter
+from gateway.core.interface import ChoiceRequest, ChosenAdapter
 from gateway.routing.router import Local
 from mesh.config.adapter_config import AdapterFolder
 from mesh.errors import InvalidRequest, Unavailable
 from mesh.messages.jobs import Sampling
+from mesh.messages.orders import Examination
 from tests.harness.adapters import make_adapter
 
 pytestmark = pytest.mark.mesh
@@ -151,3 +152,41 @@ async def test_loads_and_unloads_under_load_lose_no_request_and_no_memory(real_m
             counts = worker.adapters.counts()
             assert counts["adapters"] == 3 and counts["adapters_in_memory"] <= 2 and not counts["adapters_waiting"]
             assert not any(users for _, users in worker.adapters.uses())
+
+
+async def test_requests_go_to_the_workers_that_have_their_adapter(real_mesh: Any, tmp_path: Path) -> None:
+    async with real_mesh(local=Local.AUTO) as mesh:
+        folder = make_adapter(tmp_path / "sql", mesh.model, seed=1)
+        await mesh.add("decode", adapters=(AdapterFolder("sql", folder),))
+        expected, base = alone(mesh, folder), alone(mesh, None)
+        shutil.rmtree(folder)  # so that those that come later cannot load it
+        for tier in ("prefill", "decode", "decode"):
+            await mesh.add(tier)
+        first, *others = mesh.decodes
+        found = await asyncio.gather(*(answer(mesh, "sql") for _ in range(6)))
+        assert [tokens for tokens, _ in found] == [expected] * 6
+        assert all(piece.adapter is None for worker in others for plan in worker.plans or () for piece in plan.pieces)
+        assert await answer(mesh, None) == (base, 0)
+        await mesh.end(first)
+        await mesh.until(lambda: "sql" not in mesh.gateway.models())
+
+
+async def test_examinations_are_computed_with_the_adapter(real_mesh: Any, tmp_path: Path) -> None:
+    async with real_mesh(local=Local.AUTO) as mesh:
+        named = tuple(
+            AdapterFolder(name, make_adapter(tmp_path / name, mesh.model, seed=i)) for i, name in enumerate("ab")
+        )
+        for tier in ("prefill", "decode"):
+            await mesh.add(tier, adapters=named)
+
+        async def scores(name: str | None) -> bytes:
+            adapter = None if name is None else mesh.gateway.facts(name).adapter
+            spec = ChoiceRequest(
+                "r", "tiny", PROMPT, (), Sampling(max_tokens=0), adapter=adapter, examination=Examination()
+            )
+            found = await mesh.gateway.examine(spec).scores()
+            return b"".join(part.logprobs for part in found.parts)
+
+        once = [await scores(name) for name in (None, "a", "b")]
+        assert len(set(once)) == 3
+        assert list(await asyncio.gather(*(scores(name) for name in (None, "a", "b")))) == once

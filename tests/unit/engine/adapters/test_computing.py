@@ -13,7 +13,8 @@ from engine.adapters.reading import read_adapter
 from engine.builtin import tiny
 from engine.model.config import read_config
 from engine.step.plan import Piece, Plan
-from tests.harness.adapters import ALL, make_adapter, merge
+from tests.families.folders import OWN, saved
+from tests.harness.adapters import ALL, EVERY, make_adapter, merge
 
 Words = Callable[..., list[int]]
 BODIES = [body for body in ("plain", "avx2", "avx512") if body in baton_kernels.bodies()["rows"]]
@@ -37,6 +38,18 @@ def test_logits_are_those_of_the_merged_model(
     (found,) = ours.runner.compute_logits(Plan(0, (ours.piece(text, adapter=adapter),)))
     assert np.abs(found - expected).max() < 1e-4
     assert np.abs(base - expected).max() > 0.05, "the adapter changes the answers"
+
+
+@pytest.mark.parametrize("family", sorted(set(OWN) - {"llama", "qwen2", "qwen3"}))
+def test_every_family_adapts_the_modules_that_it_names(family: str, tmp_path: Path, engine: Any, words: Words) -> None:
+    """Stacked projections, heads whose rows stand in another order, norms behind a product, an MLP without a gate."""
+    model = saved(tmp_path / "model", family, {})
+    folder = make_adapter(tmp_path / "adapter", model, targets=EVERY)
+    adapter = read_adapter(folder, read_config(model))
+    merged, ours, text = engine(merge(model, folder, tmp_path / "merged", scale)), engine(model), words(50, vocab=128)
+    expected, base = merged.logits(text), ours.logits(text)
+    (found,) = ours.runner.compute_logits(Plan(0, (ours.piece(text, adapter=adapter),)))
+    assert np.abs(found - expected).max() < 1e-4 < np.abs(base - expected).max() / 50
 
 
 def test_ranks_and_scales_of_single_modules_are_those_of_the_configuration(
