@@ -221,10 +221,13 @@ class HeldAdapters:
     # ---- memory
 
     def _room_for(self, content: _Content) -> bool:
-        """Make room by letting idle contents go, the least recently used first; False: those in use fill it."""
+        """Make room by letting contents go that no request computes with, those first for which none waits; False:
+        those in use fill it. Requests that wait for one of them came later, so it has to go: else they and the first
+        in line would wait for each other."""
         present = [each for each in self._contents.values() if each.weights is not None or each.reading is not None]
         count, nbytes = len(present), sum(each.nbytes for each in present)
-        idle = [each for each in present if not each.users and not each.wanted and each.reading is None]
+        idle = [each for each in present if not each.users and each.reading is None and each is not content]
+        idle.sort(key=lambda each: bool(each.wanted))  # it keeps the order of their last use
         while count >= self._places or nbytes + content.nbytes > self._most_bytes:
             if not idle:
                 return False

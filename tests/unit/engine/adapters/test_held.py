@@ -95,6 +95,26 @@ async def test_requests_wait_for_a_place_in_their_order() -> None:
     assert adapters.counts()["adapters_waiting"] == 0
 
 
+async def test_those_behind_the_first_in_line_never_keep_its_place_from_it() -> None:
+    adapters = await held(Folders("a", "b", "c"), places=2)
+    running = [lease(adapters, digest) for digest in "bc"]
+    for each in running:
+        each.want()
+    await settle()
+    assert all(each.ready for each in running)
+    line = [lease(adapters, digest) for digest in "abc"]
+    for each in line:
+        each.want()
+    for each in running:
+        each.close()
+    await settle()
+    assert line[0].ready, "b and c are in memory and wanted, and no request computes with them"
+    for each in line:
+        each.close()
+        await settle()
+    assert adapters.counts()["adapters_waiting"] == 0
+
+
 async def test_a_name_that_moves_leaves_requests_their_content(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.adapters.held.GRACE_SECONDS", 0.0)
     folders = Folders("a")
