@@ -148,6 +148,8 @@ class AdapterLoading:
 
     def on_report(self, worker: AttachedWorker, report: Adapters | AdapterRead) -> None:
         if isinstance(report, Adapters):
+            for name in {each.name for each in report.items} - worker.adapters.keys():
+                self._names.loaded(name)  # another gateway has loaded what was unloaded here
             worker.has_adapters(report.items)
             self._update(worker.model)
         elif (answer := self._reads.get((worker.incarnation, report.number))) is not None and not answer.done():
