@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from gateway.attaching.served_models import ServedModel, ServedModels
 from gateway.attaching.service import Gateway
+from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
 from gateway.dialects.info import package_version
@@ -43,6 +44,7 @@ from gateway.prompts.by_model import AssetsByName
 from gateway.receipts.receipts import Receipts
 from gateway.routing.router import Local
 from gateway.sequencing.observer import UNOBSERVED, RequestObserver
+from gateway.stored.responses import StoredResponses
 from gateway.tenants.admission import OPEN, UNKNOWN
 from gateway.tenants.tenants import Tenants, open_tenants
 from gateway.tracing.slo_limits import Limits
@@ -88,6 +90,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     ui = Ui(gateway)
     receipts = _receipts(config, random)
     collector = _collector(config, telemetry, gateway, metrics, tenants) if metrics is not None else None
+    batches = _batches(config, random)
     api = HttpApi(
         gateway,
         models,
@@ -98,6 +101,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         also=_pages(config, gateway, traces=traces, collector=collector, receipts=receipts, ui=ui),
         tenants=tenants,
         loader=gateway.loading,
+        stored=_stored(config),
+        batches=batches,
     )
     siblings = Siblings(config.http_address, process=config.process or 0, processes=config.processes)
     whole = WholePages(api.app, api.unguarded, siblings) if config.processes > 1 else None
@@ -115,7 +120,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     names = ", ".join(gateway.models())
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:
-        serving = run_together(report_health(gateway, listening, registry), *_watches(metrics, tenants))
+        serving = run_together(report_health(gateway, listening, registry), *_watches(metrics, tenants, api))
         await serve_until_left(gateway, serving, ports, drain_seconds=config.drain_seconds)
     finally:
         ui.close()
@@ -124,6 +129,8 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
             await whole.close()
         await asyncio.gather(http.close(), listening.close())
         await api.aclose()
+        if batches is not None:
+            await batches.aclose()
         await gateway.aclose()
         await registry.close()
 
@@ -223,6 +230,24 @@ def _receipts(config: GatewayConfig, random: Random) -> Receipts:
     )
 
 
+def _stored(config: GatewayConfig) -> StoredResponses | None:
+    if not config.responses_mib:
+        return None
+    return StoredResponses(
+        config.responses_folder or config.cache_folder / "responses",
+        seconds=config.response_days * 86400,
+        most_bytes=config.responses_mib * 2**20,
+        clock=time.time,
+    )
+
+
+def _batches(config: GatewayConfig, random: Random) -> BatchStore | None:
+    if not config.files_mib:
+        return None
+    folder, most_bytes = config.files_folder or config.cache_folder / "files", config.files_mib * 2**20
+    return BatchStore(folder, days=config.file_days, most_bytes=most_bytes, clock=time.time, random=random)
+
+
 def _collector(
     config: GatewayConfig, telemetry: Telemetry, gateway: Gateway, metrics: MetricsByModel, tenants: Tenants | None
 ) -> MeshCollector:
@@ -256,9 +281,13 @@ def _pages(
     return pages
 
 
-def _watches(metrics: MetricsByModel | None, tenants: Tenants | None) -> Iterator[Coroutine[Any, Any, None]]:
+def _watches(
+    metrics: MetricsByModel | None, tenants: Tenants | None, api: HttpApi
+) -> Iterator[Coroutine[Any, Any, None]]:
     """Tasks that run beside the servers, for as long as these do."""
     if metrics is not None:
         yield watch_delay(metrics.all.loop_delay.of().observe)
     if tenants is not None:
         yield tenants.watch()
+    if api.batch_work is not None:
+        yield api.batch_work.run()

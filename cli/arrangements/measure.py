@@ -38,11 +38,16 @@ class MeasureOrder:
 Turns = dict[int, LoadTurn]  # by the number of clients
 
 
+def settings_of(name: str, order: MeasureOrder) -> dict[str, str]:
+    """All settings of a mesh with this arrangement."""
+    return {**order.settings, **COMMON, **ARRANGEMENTS[name]}
+
+
 async def measure_one(name: str, order: MeasureOrder, show: Callable[[str], None]) -> Turns:
     """Start this arrangement, warm it up and load it with each number of clients."""
     found, random = Turns(), Random(order.seed)
     show(f"{name}: starts")
-    async with own_mesh({**order.settings, **COMMON, **ARRANGEMENTS[name]}) as gateway:
+    async with own_mesh(settings_of(name, order)) as gateway:
         for clients in order.clients:
             load = ClosedLoad(clients)
             show(f"{name}: {clients} client{'s' * (clients > 1)}")

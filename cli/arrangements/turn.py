@@ -66,6 +66,10 @@ class NoTokens(Exception):
     """Most requests of a turn got no token; the message says what the clients saw."""
 
 
+def any_prompt(load: ClosedLoad, random: Random) -> list[int]:
+    return [random.randint(FIRST_ID, LAST_ID) for _ in range(load.prompt_tokens)]
+
+
 async def run_turn(address: str, load: ClosedLoad, times: TurnTimes, random: Random) -> LoadTurn:
     """Clients send one request after the other until the turn is over; requests that run then get their answers."""
     loop, done, port = asyncio.get_running_loop(), list[StreamTimes](), int(address.rpartition(":")[2])
@@ -73,8 +77,7 @@ async def run_turn(address: str, load: ClosedLoad, times: TurnTimes, random: Ran
 
     async def client() -> None:
         while not over:
-            prompt = [random.randint(FIRST_ID, LAST_ID) for _ in range(load.prompt_tokens)]
-            done.append(await stream_one(port, prompt, load.answer_tokens))
+            done.append(await stream_one(port, any_prompt(load, random), load.answer_tokens))
             if done[-1].problem:
                 await asyncio.sleep(AGAIN_SECONDS)
 

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from cli.batch.mesh import DEFAULT_CONCURRENCY, DEFAULT_HTTP
-from cli.batch.problems import BatchRefused
-from cli.batch.runner import PRIORITY, BatchTally
 from cli.batch.session import BatchOrder, BatchTotals, hold
 from cli.errors import readable_errors
 from cli.output import emit_json, fail, say
+from gateway.batches.problems import BatchRefused
+from gateway.batches.runner import PRIORITY, BatchTally
 
 app = typer.Typer(
     no_args_is_help=True,

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Mapping
 
-from cli.batch.outcome import BatchAnswer, NoAnswer
-from cli.batch.problems import BatchStopped
-from cli.batch.retrying import retry_after_seconds
 from cli.connecting.answer_text import message_of, printable
 from cli.connecting.http_client import Connect, HttpClient, HttpResponse, RequestFailed, decoded
 from cli.connecting.http_url import HttpUrl
+from gateway.batches.outcome import BatchAnswer, NoAnswer
+from gateway.batches.problems import BatchStopped
+from gateway.batches.retrying import retry_after_seconds
 
 MOST_ANSWER_BYTES = 1 << 30
 HOPELESS_KINDS = ("TLS failed",)  # no later try would end otherwise

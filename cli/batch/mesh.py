@@ -7,8 +7,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 from cli.batch.http_asker import HttpAsker
-from cli.batch.problems import BatchRefused
-from cli.batch.retrying import LATER
 from cli.connecting.api_key import api_key_headers
 from cli.connecting.http_client import RequestFailed
 from cli.connecting.http_url import HttpUrl, parse_url
@@ -17,6 +15,8 @@ from cli.local_mesh.own_mesh import own_mesh
 from cli.local_mesh.ports import dialable
 from cli.models.hub import with_models
 from cli.output import say
+from gateway.batches.problems import BatchRefused
+from gateway.batches.retrying import LATER
 from mesh.config.config_checks import ConfigError, split_address
 from mesh.config.settings import read_settings
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from cli.batch.runner import BatchTally
 from cli.connecting.answer_text import printable
+from gateway.batches.runner import BatchTally
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 

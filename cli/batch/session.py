@@ -8,15 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from cli.batch.input_file import BatchInput
 from cli.batch.interrupts import interruptible
-from cli.batch.ledger import BatchLedger, opened_ledger
 from cli.batch.mesh import BatchMesh, parse_http, running, started
-from cli.batch.problems import BatchStopped
 from cli.batch.progress import BatchProgress
-from cli.batch.retrying import RetryRule
-from cli.batch.runner import PRIORITY, BatchRunner, BatchTally
 from cli.output import err, say
+from gateway.batches.input_file import BatchInput
+from gateway.batches.ledger import BatchLedger, opened_ledger
+from gateway.batches.problems import BatchStopped
+from gateway.batches.retrying import RetryRule
+from gateway.batches.runner import PRIORITY, BatchRunner, BatchTally
 
 
 @dataclass(frozen=True, slots=True)

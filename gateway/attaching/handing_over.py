@@ -8,11 +8,13 @@ death (gateway/sequencing/deaths.py)."""
 
 import asyncio
 import logging
+from typing import Protocol
 
 from gateway.routing.registry import Workers
+from gateway.routing.router import Local
 from gateway.sequencing.candidates import choose
+from gateway.sequencing.observer import RequestObserver
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
-from gateway.sequencing.sequencer import Sequencer
 from gateway.workers.attached import AttachedWorker
 from gateway.workers.worker_figures import prompt_wait
 from mesh.messages.jobs import Tier
@@ -29,10 +31,26 @@ GUESSED_SECONDS = 0.05  # per token, until an answer shows its own pace
 EARLY_SECONDS = 0.001  # a timer may fire by this much before its time
 
 
+class HandOverHost(Protocol):
+    """The sequencer, as far as handing over needs it."""
+
+    @property
+    def local(self) -> Local: ...
+
+    @property
+    def observer(self) -> RequestObserver: ...
+
+    def in_seniority(self, phase: RequestPhase) -> list[GatewayRequest]:
+        """Requests in this phase, the oldest first."""
+
+    def raise_attempt(self, request: GatewayRequest, *, decode_lost: bool = False) -> None:
+        """The request gets other workers."""
+
+
 class HandingOver:
-    def __init__(self, workers: Workers, sequencer: Sequencer, rules: Rules) -> None:
+    def __init__(self, workers: Workers, host: HandOverHost, rules: Rules) -> None:
         self._workers = workers
-        self._sequencer = sequencer
+        self._host = host
         self._rules = rules
         self._leaves: dict[int, tuple[float, float]] = {}  # incarnation -> when it ends, and the last time to move on
         self._given: dict[int, tuple[Load, int]] = {}  # incarnation -> tokens handed to it since this Load of it
@@ -71,7 +89,7 @@ class HandingOver:
 
     def _hand_over(self, worker: AttachedWorker, left_seconds: float, is_last: bool) -> None:
         moved = 0
-        for request in self._sequencer.in_seniority(RequestPhase.OPEN):
+        for request in self._host.in_seniority(RequestPhase.OPEN):
             if needs(request, worker) and (is_last or seconds_left(request, worker) > left_seconds):
                 moved += self._move(request, worker, is_last)
         if moved:
@@ -81,7 +99,7 @@ class HandingOver:
         """False: no other worker can take the request on now."""
         lost = request.decode == worker.incarnation
         chosen = choose(
-            request, self._workers, self._sequencer.local, decode_lost=lost, preferred=frozenset()
+            request, self._workers, self._host.local, decode_lost=lost, preferred=frozenset()
         )  # the worker that leaves takes no requests, so it is not chosen
         if chosen is None:
             return False
@@ -92,8 +110,8 @@ class HandingOver:
         given += tokens_of(request) + chosen.decode.hello.page_tokens
         self._given[chosen.decode.incarnation] = chosen.decode.load, given
         request.trace.leaves(self._now(), LEFT_DRAINED, worker.tier)
-        self._sequencer.observer.resumed(LEFT_DRAINED, request.choice.model)
-        self._sequencer.raise_attempt(request, decode_lost=lost)
+        self._host.observer.resumed(LEFT_DRAINED, request.choice.model)
+        self._host.raise_attempt(request, decode_lost=lost)
         return True
 
     def _now(self) -> float:

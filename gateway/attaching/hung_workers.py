@@ -8,11 +8,12 @@ loop reports again, it is used again. The stage between, a landing, has a deadli
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from gateway.routing.registry import Workers
+from gateway.sequencing.deaths import Deaths
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
-from gateway.sequencing.sequencer import Sequencer
 from gateway.workers.attached import AttachedWorker
 from mesh.messages.jobs import Ticket
 from mesh.messages.message import Message
@@ -28,10 +29,26 @@ OF_THE_LOOP = (PackedTokens, Tokens, Load, Prefilled, PrefixChange, Scored, Embe
 ABOUT_THE_LOOP = (Begun, LongStep)
 
 
+class HungHost(Protocol):
+    """The sequencer, as far as hung workers concern it."""
+
+    @property
+    def requests(self) -> Mapping[int, GatewayRequest]: ...
+
+    @property
+    def deaths(self) -> Deaths: ...
+
+    def current(self, ticket: bytes) -> GatewayRequest | None:
+        """The request whose current attempt has this ticket."""
+
+    def on_room(self, worker: AttachedWorker) -> None:
+        """The worker takes requests again."""
+
+
 class HungWorkers:
-    def __init__(self, workers: Workers, sequencer: Sequencer, *, changed: Callable[[], None], rules: Rules) -> None:
+    def __init__(self, workers: Workers, host: HungHost, *, changed: Callable[[], None], rules: Rules) -> None:
         self._workers = workers
-        self._sequencer = sequencer
+        self._host = host
         self._changed = changed
         self._rules = rules
         self._timer: asyncio.TimerHandle | None = None
@@ -56,7 +73,7 @@ class HungWorkers:
             began = asyncio.get_running_loop().time() - worker.step_seconds
             worker.moved_seconds = max(worker.moved_seconds, began)  # until then the loop went on from step to step
         elif isinstance(message, Begun):
-            request = self._sequencer.current(message.ticket.pack())
+            request = self._host.current(message.ticket.pack())
             if request is not None:
                 request.begun = worker.incarnation
 
@@ -85,7 +102,7 @@ class HungWorkers:
         """Leave those of the silent workers that should compute a request and do not. Where a request may wait for
         something else than a step, it alone begins anew: a worker that has forgotten it hears of it again."""
         hung, stalled = dict[int, AttachedWorker](), list[tuple[GatewayRequest, Ticket | None]]()
-        for request in self._sequencer.requests.values():
+        for request in self._host.requests.values():
             worker = silent_for(request, silent)
             if worker is None or request.phase is not RequestPhase.OPEN:
                 continue
@@ -102,7 +119,7 @@ class HungWorkers:
         for request, ticket in stalled:
             left = request.awaited in hung or request.decode in hung
             if request.phase is RequestPhase.OPEN and request.ticket is ticket and not left:
-                self._sequencer.deaths.stalled(request)
+                self._host.deaths.stalled(request)
 
     def _patience_seconds(self, worker: AttachedWorker) -> float:
         """A step may take half of the worker's own limit before the gateway leaves the worker. Without LongStep no
@@ -116,14 +133,14 @@ class HungWorkers:
         step = f"its last step has been computing for {step_seconds:.1f} s" if step_seconds else "and no long step"
         log.error("%s is hung: no step was over for %.1f s, %s", worker.session.name, silent_seconds, step)
         self._changed()
-        self._sequencer.deaths.hung(worker)
+        self._host.deaths.hung(worker)
 
     def _recovered(self, worker: AttachedWorker) -> None:
         worker.hangs(False)
         log.warning("%s goes on: its step is over", worker.session.name)
         self._changed()
-        self._sequencer.deaths.returned(worker.incarnation)
-        self._sequencer.on_room(worker)
+        self._host.deaths.returned(worker.incarnation)
+        self._host.on_room(worker)
 
 
 def silent_for(request: GatewayRequest, silent: dict[int, AttachedWorker]) -> AttachedWorker | None:

@@ -15,15 +15,21 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Scope
 
 from gateway.answers.embedding import Embeddings, validate_embed
+from gateway.batches.store import BatchStore
+from gateway.batches.work import BatchWork
 from gateway.core.interface import Core
 from gateway.dialects.adapters import AdapterLoader, AdapterPages
 from gateway.dialects.anthropic.reply import MessagesCountReply
+from gateway.dialects.batches.asker import InnerAsker
+from gateway.dialects.batches.batch_pages import BatchPages
+from gateway.dialects.batches.file_pages import FilePages
 from gateway.dialects.common.cors import Cors
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID, CommonHeaders
-from gateway.dialects.endpoints.paths import BY_PATH, paths_of, routes_of
+from gateway.dialects.endpoints.paths import paths_of, routes_of, row_of
 from gateway.dialects.generating import BeginReply, GeneratingEndpoint
 from gateway.dialects.guard import KeyGuard, admission_of
 from gateway.dialects.info import InfoPages, defect, http_exception
+from gateway.dialects.inner_calls import InnerCalls
 from gateway.dialects.kinds import (
     OLLAMA_CHAT,
     OLLAMA_GENERATE,
@@ -40,17 +46,23 @@ from gateway.dialects.native.vllm import VLLM
 from gateway.dialects.ollama.pages import OllamaPages
 from gateway.dialects.openai.embeddings import EmbeddingReply, parse_embedding
 from gateway.dialects.openai.large import BodyParser
+from gateway.dialects.openai.relevance import RelevanceEndpoints
 from gateway.dialects.openai.reply import Reply
 from gateway.dialects.openai.request import HttpCaller, chat_prompt
 from gateway.dialects.openai.types import EmbeddingRequest
 from gateway.dialects.opening import Clock, GeneratingKind, Opening
 from gateway.dialects.reference.models import described_together
 from gateway.dialects.reference.routes import ApiReference
+from gateway.dialects.responses.background import BackgroundResponses
+from gateway.dialects.responses.keeping import ResponseKeeping
+from gateway.dialects.responses.pages import ResponsePages
+from gateway.dialects.responses.reply import begun_response, fixed_members
 from gateway.fairness.loop_turns import Turns
 from gateway.http.read import BodyReader
 from gateway.prompts.by_model import ModelAssets
 from gateway.prompts.prompt import encode_chat
 from gateway.receipts.receipts import Receipts
+from gateway.stored.responses import StoredResponses
 from gateway.tenants.tenants import Tenants
 from gateway.tracing.traces import RecentTraces
 from mesh.telemetry import semconv
@@ -72,6 +84,8 @@ class HttpApi:
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
         loader: AdapterLoader | None = None,  # None: no adapters are loaded or unloaded
+        stored: StoredResponses | None = None,  # None: no response is stored
+        batches: BatchStore | None = None,  # None: there are neither files nor batches
     ) -> None:
         self._core = core
         self._models = models
@@ -91,10 +105,13 @@ class HttpApi:
             clock=clock,
             turns=self.turns,
         )
+        keeping = ResponseKeeping(stored)
+        self._responses, self._stored = Responses(keeping), stored
+        self.batch_work: BatchWork | None = None  # its `run` is the gateway's to call
+        self._background = BackgroundResponses(stored, keeping, lambda: self._inner)
         kinds: dict[str, GeneratingKind[Any]] = {
             "/v1/chat/completions": Chat(),
             "/v1/completions": Completion(),
-            "/v1/responses": Responses(),
             "/v1/messages": Messages(),
             "/api/chat": OLLAMA_CHAT,
             "/api/generate": OLLAMA_GENERATE,
@@ -103,13 +120,19 @@ class HttpApi:
         }
         begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
         begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
-        generating = {path: GeneratingEndpoint(self, begin, BY_PATH[path]) for path, begin in begins.items()}
         allowed = tenants is not None or core.limits.load_adapters
+        relevance = RelevanceEndpoints(core, self._opening, random=random, clock=clock)
+        begins |= dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank)
+        begins |= dict.fromkeys(("/v1/score", "/score"), relevance.score)
+        begins["/v1/responses"] = self._respond
+        generating = {path: GeneratingEndpoint(self, begin, row_of(path)) for path, begin in begins.items()}
         routes: list[BaseRoute] = [
             *routes_of(generating),
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
             *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
             *(AdapterPages(self, core, loader, self._opening.parse, allowed=allowed).routes() if loader else ()),
+            *ResponsePages(keeping, self._background).routes(),
+            *self._batch_routes(batches),
             *info.routes(),
             *also,
         ]
@@ -121,6 +144,7 @@ class HttpApi:
             routes=self.routes,
             exception_handlers={HTTPException: http_exception, Exception: defect},
         )
+        self._inner = InnerCalls(routed, tenants, core.limits)
         guarded = routed
         if tenants is not None:
             guarded = KeyGuard(routed, tenants, open_paths=core.limits.keys_open_paths, count_error=core.count_error)
@@ -129,7 +153,35 @@ class HttpApi:
         self.unguarded = CommonHeaders(routed, draw_id=self._draw_id, cors=cors)  # asks nobody for a key
 
     async def aclose(self) -> None:
+        await self._background.aclose()
+        if self._stored is not None:
+            await self._stored.aclose()
         await self._parser.aclose()
+
+    def _batch_routes(self, store: BatchStore | None) -> list[BaseRoute]:
+        if store is None:
+            return []
+        limits = self._core.limits
+        self.batch_work = BatchWork(
+            store,
+            lambda owner: InnerAsker(self._inner, owner, self._draw_id),
+            holder=self._draw_id(),
+            concurrency=limits.batch_concurrency,
+            most_line_bytes=limits.body_bytes,
+            random=self._random,
+        )
+        pages = BatchPages(self, self._opening, store, self.batch_work)
+        return [*FilePages(self, store).routes(), *pages.routes()]
+
+    async def _respond(self, raw: bytes, caller: HttpCaller) -> Reply:
+        opened = await self._opening.open(self._responses, raw, caller)
+        if not opened.body.background:
+            return await self._opening.answer(self._responses, opened)
+        _, (valid,) = await self._opening.check(self._responses, opened)
+        kept, body, created = self._responses.kept(opened), opened.body, int(self._clock())
+        assert kept is not None, "a response in the background is stored"
+        fixed = fixed_members(body, opened.asked.repeated, valid, opened.assets, created=created, stored=True)
+        return await self._background.begin(raw, begun_response(fixed), kept, valid.request.request_id)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._opening.parse(raw, EmbeddingRequest, caller)

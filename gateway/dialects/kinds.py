@@ -18,9 +18,10 @@ from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import NAMES, AskedOllama, as_completion, translate_chat, translate_generate
 from gateway.dialects.ollama.types import OllamaChatRequest, OllamaGenerateRequest
 from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
-from gateway.dialects.openai.request import parse_chat, parse_completion
+from gateway.dialects.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.dialects.openai.types import ChatRequest, CompletionRequest
 from gateway.dialects.opening import BegunAnswers, Opened
+from gateway.dialects.responses.keeping import KeptResponse, ResponseKeeping
 from gateway.dialects.responses.reply import ResponsesReply
 from gateway.dialects.responses.request import translate as translate_response
 from gateway.dialects.responses.types import ResponsesRequest
@@ -36,7 +37,7 @@ CONTINUED = "continue_final_message"
 class Chat:
     body = ChatRequest
 
-    async def translate(self, body: ChatRequest, ignored: Ignored) -> tuple[ChatRequest, None]:
+    async def translate(self, body: ChatRequest, ignored: Ignored, caller: HttpCaller) -> tuple[ChatRequest, None]:
         return body, None
 
     async def read(self, opened: Opened[ChatRequest]) -> Sequence[ClientRequest]:
@@ -49,7 +50,9 @@ class Chat:
 class Completion:
     body = CompletionRequest
 
-    async def translate(self, body: CompletionRequest, ignored: Ignored) -> tuple[CompletionRequest, None]:
+    async def translate(
+        self, body: CompletionRequest, ignored: Ignored, caller: HttpCaller
+    ) -> tuple[CompletionRequest, None]:
         return body, None
 
     async def read(self, opened: Opened[CompletionRequest]) -> Sequence[ClientRequest]:
@@ -65,7 +68,7 @@ class Native(Generic[Body]):
     def __init__(self, dialect: CompletionDialect[Body]) -> None:
         self.body, self._dialect = dialect.body, dialect
 
-    async def translate(self, body: Body, ignored: Ignored) -> tuple[CompletionRequest, None]:
+    async def translate(self, body: Body, ignored: Ignored, caller: HttpCaller) -> tuple[CompletionRequest, None]:
         names = list[str]()
         plain = self._dialect.translate(body, names)
         ignored.update(dict.fromkeys(names))
@@ -89,8 +92,12 @@ class Native(Generic[Body]):
 class Responses:
     body = ResponsesRequest
 
-    async def translate(self, body: ResponsesRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
-        asked = await _translated(translate_response, body, ignored)
+    def __init__(self, keeping: ResponseKeeping) -> None:
+        self._keeping = keeping
+
+    async def translate(self, body: ResponsesRequest, ignored: Ignored, caller: HttpCaller) -> tuple[ChatRequest, Any]:
+        before = await self._keeping.before(body, caller.trace.admission.tenant)
+        asked = await _translated(partial(translate_response, before=before), body, ignored)
         return asked.chat.body, asked
 
     async def read(self, opened: Opened[ResponsesRequest]) -> Sequence[ClientRequest]:
@@ -98,14 +105,26 @@ class Responses:
 
     def reply(self, opened: Opened[ResponsesRequest], begun: BegunAnswers) -> Reply:
         (valid,), ((_, answer),) = begun.valid, begun.pairs
-        repeated, clock = opened.asked.repeated, begun.clock
-        return ResponsesReply(opened.body, repeated, valid, answer, opened.assets, clock=clock, receipt=begun.receipt)
+        return ResponsesReply(
+            opened.body,
+            opened.asked.repeated,
+            valid,
+            answer,
+            opened.assets,
+            clock=begun.clock,
+            receipt=begun.receipt,
+            kept=self.kept(opened),
+        )
+
+    def kept(self, opened: Opened[ResponsesRequest]) -> KeptResponse | None:
+        """How the response will be stored, if it will."""
+        return self._keeping.kept(opened.body, opened.asked.before, opened.caller.trace.admission.tenant)
 
 
 class Messages:
     body = MessagesRequest
 
-    async def translate(self, body: MessagesRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
+    async def translate(self, body: MessagesRequest, ignored: Ignored, caller: HttpCaller) -> tuple[ChatRequest, Any]:
         asked = await _translated(translate_message, body, ignored)
         return asked.chat.body, asked
 
@@ -146,7 +165,7 @@ class Ollama(Generic[Body]):
     def __init__(self, body: type[Body], translate: Callable[[Any, Ignored], tuple[Any, Any]], *, chat: bool) -> None:
         self.body, self._translate, self._chat = body, translate, chat
 
-    async def translate(self, body: Body, ignored: Ignored) -> tuple[Any, Any]:
+    async def translate(self, body: Body, ignored: Ignored, caller: HttpCaller) -> tuple[Any, Any]:
         translated: tuple[Any, Any] = await _translated(self._translate, body, ignored)
         return translated
 
@@ -196,7 +215,9 @@ class MessagesCount:
 
     body = MessagesCountRequest
 
-    async def translate(self, body: MessagesCountRequest, ignored: Ignored) -> tuple[ChatRequest, Any]:
+    async def translate(
+        self, body: MessagesCountRequest, ignored: Ignored, caller: HttpCaller
+    ) -> tuple[ChatRequest, Any]:
         asked = await _translated(translate_count, body, ignored)
         return asked.chat.body, asked
 

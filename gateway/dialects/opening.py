@@ -67,7 +67,7 @@ class BodyKind(Protocol[Body]):
 
     body: type[Body]
 
-    async def translate(self, body: Body, ignored: Ignored) -> tuple[Any, Any]:
+    async def translate(self, body: Body, ignored: Ignored, caller: HttpCaller) -> tuple[Any, Any]:
         """The body as a request of the OpenAI API, and what `read` and `reply` need besides. `ignored` gets the names
         of fields without effect."""
 
@@ -102,20 +102,29 @@ class Opening:
         self._turns = turns
 
     async def begin(self, kind: GeneratingKind[Body], raw: bytes, caller: HttpCaller) -> Reply:
-        opened = await self.open(kind, raw, caller)
-        self._core.admit(opened.caller.trace.model, examined=opened.plain.max_tokens == 0)
-        requests = await kind.read(opened)
-        valid = await self._validated(requests, opened.assets)
+        return await self.answer(kind, await self.open(kind, raw, caller))
+
+    async def answer(self, kind: GeneratingKind[Body], opened: Opened[Body]) -> Reply:
+        """The reply to an opened request, whose answers are under way then."""
+        requests, valid = await self.check(kind, opened)
         receipt = await self._receipt(valid, opened)
         pairs = await self._answers(requests, valid, opened.assets)
         return kind.reply(opened, BegunAnswers(pairs, valid, receipt, self._clock))
+
+    async def check(
+        self, kind: GeneratingKind[Body], opened: Opened[Body]
+    ) -> tuple[Sequence[ClientRequest], list[ValidRequest]]:
+        """The requests that the core would get; raises where one is wrong, or has no room."""
+        self._core.admit(opened.caller.trace.model, examined=opened.plain.max_tokens == 0)
+        requests = await kind.read(opened)
+        return requests, await self._validated(requests, opened.assets)
 
     async def open(self, kind: BodyKind[Body], raw: bytes, caller: HttpCaller) -> Opened[Body]:
         names = list[str]()
         body = await self._parser.parse(raw, kind.body, names)
         self._core.admit()  # before a long body is translated
         ignored = Ignored.fromkeys(names)
-        plain, asked = await kind.translate(body, ignored)
+        plain, asked = await kind.translate(body, ignored, caller)
         _show(ignored, caller)
         caller, assets = self.known(caller, plain)
         return Opened(body, plain, asked, caller, assets, self._core.facts(assets.name), self._core.limits)

@@ -7,10 +7,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
+from gateway.dialects.common.missing import missing
 from gateway.dialects.common.sse import encode
 from gateway.dialects.endpoints.paths import routes_of
 from gateway.dialects.guard import admission_of
-from gateway.http import errors as http_errors
 from gateway.receipts.receipts import Receipts
 from gateway.receipts.signing import ALGORITHM, KeyFileError
 from gateway.tenants.admission import OPEN
@@ -25,7 +25,7 @@ def receipt_routes(receipts: Receipts) -> list[BaseRoute]:
         try:
             found = await receipts.key()
         except (OSError, KeyFileError):
-            return _missing("this gateway has no key to sign receipts with; its log says why at the first receipt")
+            return missing("this gateway has no key to sign receipts with; its log says why at the first receipt")
         content = {"algorithm": ALGORITHM, "key": found.public, "pem": found.public_pem}
         return Response(encode(content), media_type=JSON)
 
@@ -34,12 +34,7 @@ def receipt_routes(receipts: Receipts) -> list[BaseRoute]:
         owner = admission_of(request.scope, OPEN).tenant
         found = await receipts.find(id, owner) if len(id) <= MAX_ID else None
         if found is None:
-            return _missing(f"there is no receipt {brief(id)!r}, or not any more: keep the one that the answer carries")
+            return missing(f"there is no receipt {brief(id)!r}, or not any more: keep the one that the answer carries")
         return Response(found, media_type=JSON)
 
     return routes_of({"/v1/receipts/key": key, "/v1/receipts/{id}": one})
-
-
-def _missing(message: str) -> Response:
-    content = http_errors.body(404, message, "NOT_FOUND")
-    return Response(encode(content), 404, http_errors.page_headers(content), media_type=JSON)

@@ -5,22 +5,34 @@ here. A reader that was behind and has caught up lets its request go on."""
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Protocol
 
 from gateway.core.client_errors import client_error
 from gateway.core.interface import TakeToken, Timings
+from gateway.sequencing.observer import RequestObserver
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
-from gateway.sequencing.sequencer import Sequencer
-from mesh.errors import Cancelled
+from mesh.errors import BatonError, Cancelled
 from mesh.messages.jobs import End, Token
+
+
+class StreamHost(Protocol):
+    """The sequencer, as far as streams need it."""
+
+    @property
+    def observer(self) -> RequestObserver: ...
+
+    def on_drained(self, request: GatewayRequest) -> None:
+        """The reader of a paused request has taken what was held."""
+
+    def end(self, request: GatewayRequest, error: BatonError | None = None) -> None: ...
 
 
 class RequestStream:
     """The core's TokenStream."""
 
-    def __init__(self, sequencer: Sequencer, request: GatewayRequest) -> None:
-        self._sequencer = sequencer
+    def __init__(self, host: StreamHost, request: GatewayRequest) -> None:
+        self._host = host
         self._request = request
-        self._observer = sequencer.observer
         self._drafted = self._accepted = 0  # drafts, and accepted drafts, among the tokens that the front door has read
         self._in_a_row = 0  # accepted drafts since the last token that was none
         self._take: TakeToken = lambda token: False
@@ -38,7 +50,7 @@ class RequestStream:
                 finally:
                     del event
             if request.phase is RequestPhase.PAUSED and unread.drained:
-                self._sequencer.on_drained(request)
+                self._host.on_drained(request)
             self._count(event)
             yield event
             if event.end is not End.NONE:
@@ -67,7 +79,7 @@ class RequestStream:
         self._drafted += token.drafted
         self._accepted += token.accepted
         self._in_a_row = self._in_a_row + 1 if token.accepted else 0
-        self._observer.taken(token, self._in_a_row, self._request.choice.model)
+        self._host.observer.taken(token, self._in_a_row, self._request.choice.model)
 
     @property
     def numerics(self) -> str:
@@ -98,4 +110,4 @@ class RequestStream:
     def cancel(self, *, complete: bool = False) -> None:
         request = self._request
         request.complete |= complete and not request.ended
-        self._sequencer.end(request, Cancelled("the client went away"))
+        self._host.end(request, Cancelled("the client went away"))

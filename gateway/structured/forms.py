@@ -10,6 +10,7 @@ from typing import Any
 
 from llguidance import LLMatcher
 
+from gateway.structured.gbnf import is_gbnf, lark_of
 from gateway.structured.schema import MAX_BYTES, WHITE_SPACE, json_grammar
 from gateway.text.json_text import parse_json_text
 from mesh.errors import InvalidRequest, brief
@@ -109,7 +110,7 @@ def _regex(text: str) -> str:
 def _grammar(text: str, path: str) -> str:
     if found := _ATTRIBUTES.search(text):
         raise InvalidRequest(path, f"{path}: the attribute {found[1]!r} of a rule is not supported")
-    return client_grammar(text)
+    return client_grammar(lark_of(text, path) if is_gbnf(text) else text)
 
 
 def _choice(value: Any, path: str) -> str:

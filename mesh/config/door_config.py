@@ -9,6 +9,8 @@ from pathlib import Path
 
 from mesh.config.config_checks import MAX_SECONDS, ConfigError, check_range, check_seconds, check_tls
 
+MOST_DAYS = 3650.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class DoorConfig:
@@ -33,6 +35,13 @@ class DoorConfig:
     receipts_folder: Path | None = None  # key of the receipts and the receipts themselves; None: in `cache_folder`
     receipt_seconds: float = 3600.0  # for which a receipt can be fetched
     receipts_mib: int = 16  # disk for receipts that can be fetched; 0: none can
+    responses_folder: Path | None = None  # responses that are stored; None: in `cache_folder`
+    response_days: float = 30.0  # for which a stored response can be fetched and continued
+    responses_mib: int = 64  # disk for stored responses; 0: none is stored
+    files_folder: Path | None = None  # files of clients and their batches; None: in `cache_folder`
+    file_days: float = 30.0  # for which files and batches are kept
+    files_mib: int = 1024  # disk for files; 0: there are neither files nor batches
+    batch_concurrency: int = 16  # requests of batches that one process has under way
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
     http_tls_key: Path | None = None  # PEM: the certificate's private key
@@ -46,10 +55,16 @@ class DoorConfig:
         check_range("header_kib", self.header_kib, 1, 1024)
         check_range("connections", self.connections, 1, 1_000_000)
         check_range("receipts_mib", self.receipts_mib, 0, 1 << 20)
+        check_range("responses_mib", self.responses_mib, 0, 1 << 20)
+        check_range("files_mib", self.files_mib, 0, 1 << 24)
+        check_range("batch_concurrency", self.batch_concurrency, 1, 4096)
         check_range("reader_kib", self.reader_kib, 4, 1 << 20)
         for key in ("header_seconds", "body_seconds", "reader_seconds", "receipt_seconds"):
             if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")
+        for key in ("response_days", "file_days"):
+            if not 0.0 < (days := getattr(self, key)) <= MOST_DAYS:
+                raise ConfigError(f"{key}: {days} is not above 0 and at most {MOST_DAYS:g}")
         for key in ("queue_seconds", "keep_alive_seconds", "drain_seconds"):
             check_seconds(key, getattr(self, key))
         for origin in self.cors_origins:

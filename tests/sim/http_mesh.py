@@ -12,13 +12,13 @@ from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
 from gateway.http.connection import ClientConnection
 from gateway.http.in_process import InProcessClient
+from gateway.http.in_process_call import answer_of, request_bytes
 from gateway.http.open_connections import OpenConnections
 from gateway.prompts.assets import Assets, load_assets
 from gateway.routing.router import Local
 from gateway.tracing.slo_limits import Limits
 from gateway.tracing.traces import SETTLE_SECONDS
 from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
-from tests.harness.socketless import answer_of, request_bytes
 from tests.harness.trees import by_trace, orphans, picture, tiled_share
 from tests.sim.cluster import Cluster
 
@@ -70,8 +70,8 @@ class HttpMesh:
             got += data
             client.stop_reading()
             await asyncio.sleep(slow)
-        status, _, content = answer_of(bytes(got))
-        return status, content
+        answer = answer_of(bytes(got))
+        return answer.status, answer.body
 
     async def trees(self) -> list[list[SpanRecord]]:
         await asyncio.sleep(SETTLE_SECONDS + 0.1)

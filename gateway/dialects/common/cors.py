@@ -11,7 +11,7 @@ from gateway.dialects.endpoints.paths import shows_operations
 Header = tuple[bytes, bytes]
 
 ALL = "*"
-METHODS = b"GET, HEAD, POST, OPTIONS"
+METHODS = b"GET, HEAD, POST, DELETE, OPTIONS"
 PREFLIGHT_SECONDS = 600  # for which a browser remembers the answer
 EXPOSED = (
     b"x-request-id, x-error-reason, x-should-retry, retry-after, retry-after-ms, x-baton-ignored, "

@@ -44,7 +44,7 @@ class CommonHeaders:
         more = self._cors.headers(path, headers)
         scope = {**scope, "path": path, REQUEST_ID: request_id, MORE_HEADERS: more}
         WHOSE.set((scope.get("client") or ("",))[0])
-        head = _Head(send, request_id, more, () if streams(path) else DEFAULTS)
+        head = _Head(send, request_id, more, () if streams(scope["method"], path) else DEFAULTS)
         if scope["method"] == "OPTIONS" and (answer := self._cors.preflight(path, headers)) is not None:
             await head.send({"type": "http.response.start", "status": 204, "headers": answer})
             await head.send({"type": "http.response.body", "body": b""})

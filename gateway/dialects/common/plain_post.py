@@ -9,6 +9,7 @@ from gateway.core.client_errors import client_error
 from gateway.dialects.common.dialect import OPENAI, Dialect
 from gateway.dialects.common.headers import MORE_HEADERS, REQUEST_ID
 from gateway.dialects.common.out import JSON, HttpOut
+from gateway.dialects.guard import admission_of
 from gateway.dialects.openai.request import HttpCaller
 from gateway.fairness.loop_turns import Turns
 from gateway.http.read import BodyReader, ClientGone
@@ -34,6 +35,7 @@ class AnsweredAtOnce:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         caller = HttpCaller(scope[REQUEST_ID], unrecorded(), scope[MORE_HEADERS])
+        caller.trace.admission = admission_of(scope, caller.trace.admission)
         out = HttpOut(
             send, connection_of(scope), caller.request_id, caller.trace, self._host.count_error, dialect=self._dialect
         )

@@ -91,7 +91,7 @@ class ResponseAnswer(Struct, kw_only=True):
     object: Literal["response"]
     created_at: int
     completed_at: int | Loose | None = UNSET
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
     model: str
     output: list[OutputItem]
     error: ResponseError | None
@@ -100,7 +100,7 @@ class ResponseAnswer(Struct, kw_only=True):
     timings: AnswerTimings | Loose = UNSET
     system_fingerprint: str | Loose = UNSET
     background: bool
-    previous_response_id: None
+    previous_response_id: str | None
     store: bool
     temperature: float | None
     top_p: float | None
@@ -118,6 +118,22 @@ class ResponseAnswer(Struct, kw_only=True):
     prompt_cache_key: str | None
     receipt: SignedReceipt | Loose = UNSET
     receipt_salt: str | Loose = UNSET
+
+
+class DeletedResponse(Struct, kw_only=True):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class InputItems(Struct, kw_only=True):
+    """Items before the output of a response, the newest first or the oldest first."""
+
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class NumberedEvent(Struct, kw_only=True):

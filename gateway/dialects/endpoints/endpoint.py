@@ -10,6 +10,8 @@ from gateway.dialects.described.messages import MessageErrorAnswer
 from gateway.dialects.described.ollama import OllamaErrorAnswer
 from gateway.tenants.tenants import Work
 
+TEXT, BYTES = "text/plain", "application/octet-stream"  # answers that are no JSON
+
 
 class ApiDialect(Enum):
     """How an endpoint spells errors, the end of a stream and signs of life."""
@@ -35,7 +37,9 @@ class ApiEndpoint:
     path: str  # parameters in braces; those that may hold slashes say `:path`
     summary: str = ""  # empty: it is no part of the API's description
     answer: Any = None  # msgspec type of the answer with status 200; TEXT: it is a text
-    body: Any = None  # msgspec type of the request's body; None: a GET without any
+    body: Any = None  # msgspec type of the request's body; None: it has none
+    form: bool = False  # the body is a form with files, and no JSON
+    verb: str = ""  # the HTTP method; empty: POST with a body, GET without
     needs: tuple[str, ...] = ()  # fields of the body that must be there
     either: tuple[str, ...] = ()  # fields of the body of which exactly one must be there
     event: Any = None  # msgspec type of an event's data, where the client may ask for a stream
@@ -49,7 +53,12 @@ class ApiEndpoint:
 
     @property
     def method(self) -> str:
-        return "get" if self.body is None else "post"
+        return self.verb or ("get" if self.body is None else "post")
+
+    @property
+    def route(self) -> str:
+        """The name by which a handler is found for the row."""
+        return f"{self.method.upper()} {self.path}"
 
     @property
     def described_path(self) -> str:

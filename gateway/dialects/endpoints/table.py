@@ -4,7 +4,6 @@ A new endpoint is one row here and one handler. Routes, keys and limits, headers
 processes, errors in the right dialect, `/openapi.json` and `/docs` follow from the row."""
 
 from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesRequest
-from gateway.dialects.described.adapters import AdapterAnswer
 from gateway.dialects.described.answers import (
     ChatAnswer,
     ChatChunk,
@@ -44,16 +43,12 @@ from gateway.dialects.described.pages import (
     VersionAnswer,
 )
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
+from gateway.dialects.described.relevance import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
-from gateway.dialects.endpoints.endpoint import ApiDialect, ApiEndpoint, Merged
-from gateway.dialects.native.types import (
-    DetokenizeBody,
-    LoadAdapterBody,
-    SglangBody,
-    TokenGenerateBody,
-    TokenizeBody,
-    UnloadAdapterBody,
-)
+from gateway.dialects.endpoints.adapter_orders import ADAPTER_ORDERS
+from gateway.dialects.endpoints.endpoint import TEXT, ApiDialect, ApiEndpoint, Merged
+from gateway.dialects.endpoints.kept import KEPT
+from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
 from gateway.dialects.ollama.types import (
     OllamaChatRequest,
     OllamaEmbedRequest,
@@ -66,7 +61,6 @@ from gateway.tenants.tenants import Work
 from mesh.sessions.page_reports import MOST_LISTED
 from mesh.telemetry import semconv
 
-TEXT = "text/plain"
 DEFAULT_LIMIT, MOST = 50, 512  # requests of /debug/requests
 
 
@@ -96,9 +90,33 @@ ENDPOINTS = (
         "Vectors of texts or token ids",
         EmbeddingAnswer,
         body=EmbeddingRequest,
-        needs=("input",),
+        either=("input", "messages"),
         work=Work.GENERATES,
         operation=semconv.EMBEDDINGS,
+    ),
+    *(
+        ApiEndpoint(
+            path,
+            "Documents by how relevant they are for a query",
+            RerankAnswer,
+            body=RerankRequest,
+            needs=("query", "documents"),
+            work=Work.GENERATES,
+            operation=semconv.TEXT_COMPLETION,
+        )
+        for path in ("/v1/rerank", "/rerank", "/v2/rerank")
+    ),
+    *(
+        ApiEndpoint(
+            path,
+            "How relevant texts are for each other, pair by pair",
+            ScoreAnswer,
+            body=ScoreRequest,
+            needs=("text_1", "text_2"),
+            work=Work.GENERATES,
+            operation=semconv.TEXT_COMPLETION,
+        )
+        for path in ("/v1/score", "/score")
     ),
     ApiEndpoint(
         "/v1/responses",
@@ -132,25 +150,12 @@ ENDPOINTS = (
         work=Work.COMPUTES,
         operation=semconv.CHAT,
     ),
+    *KEPT,
     ApiEndpoint("/v1/receipts/key", "The public key that signs receipts", ReceiptKey, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/models", "The served models", ModelCards),
     ApiEndpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
-    ApiEndpoint(
-        "/v1/load_lora_adapter",  # docs/adapters.md describes it: it is for operators
-        answer=AdapterAnswer,
-        body=LoadAdapterBody,
-        needs=("lora_name", "lora_path"),
-        work=Work.OPERATES,
-    ),
-    ApiEndpoint(
-        "/v1/unload_lora_adapter",
-        answer=AdapterAnswer,
-        body=UnloadAdapterBody,
-        needs=("lora_name",),
-        work=Work.OPERATES,
-        unknown="UNKNOWN_MODEL",
-    ),
+    *ADAPTER_ORDERS,
     ApiEndpoint(
         "/tokenize",
         "The token ids of a prompt or of a chat",

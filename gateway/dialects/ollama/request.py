@@ -63,18 +63,20 @@ def translate_generate(
         "images": NO_IMAGES,
         "context": "send the conversation to /api/chat instead",
         "template": "the model's own template is used; `raw` sends a prompt as it is",
-        "suffix": "this gateway fills no middle",
     }
     for name, why in refused.items():
         if getattr(body, name):
             raise InvalidRequest(name, f"{name} is not supported: {why}")
     if not body.prompt:
         return ChatRequest(model=bare_name(body.model), stream=_streams(body)), AskedOllama(loads=True)
-    if body.raw:
+    if body.raw or body.suffix:
         if body.system:
-            raise InvalidRequest("system", "system goes with a template, and raw sends the prompt without one")
-        options = _options(body, ignored)
-        plain = CompletionRequest(prompt=body.prompt, response_format=_form(body.format), **_common(body), **options)
+            what = "system goes with a template, and a prompt that is raw or has a suffix is sent without one"
+            raise InvalidRequest("system", what)
+        form, options = _form(body.format), _options(body, ignored)
+        plain = CompletionRequest(
+            prompt=body.prompt, suffix=body.suffix, response_format=form, **_common(body), **options
+        )
         return plain, AskedOllama(text=body.prompt)
     transcript = Transcript()
     if body.system:

@@ -23,6 +23,7 @@ MAX_DEPTH = 128  # objects and lists within each other
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "suffix": ("",),
+    "prompt_embeds": (),
     "use_beam_search": (False,),
     "tools": (),
     "tool_choice": ("none", "auto"),

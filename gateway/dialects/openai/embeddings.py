@@ -11,11 +11,12 @@ from gateway.dialects.common.pieces import JsonPieces
 from gateway.dialects.common.sse import encode
 from gateway.dialects.described.answers import CachedTokens, EmbeddedInput, EmbeddingAnswer, EmbeddingUsage
 from gateway.dialects.openai.answer import fingerprint_of
-from gateway.dialects.openai.request import HttpCaller
+from gateway.dialects.openai.request import CHAT_FIELDS, HttpCaller, cut_of
 from gateway.dialects.openai.types import EmbeddingRequest
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
-from gateway.prompts.prompt import encode_text
+from gateway.prompts.prompt import ChatPrompt, encode_chat
+from gateway.prompts.truncation import Truncation, encode_cut
 from mesh.errors import InvalidRequest, brief
 
 FORMATS = ("float", "base64")
@@ -25,13 +26,8 @@ async def parse_embedding(body: EmbeddingRequest, assets: Assets, caller: HttpCa
     if body.encoding_format not in (None, *FORMATS):
         what = f"encoding_format must be {' or '.join(FORMATS)}, not {brief(repr(body.encoding_format))}"
         raise InvalidRequest("encoding_format", what)
-    inputs = list[tuple[int, ...]]()
-    for entry in _entries(body.input, assets.context_tokens):
-        if isinstance(entry, str):
-            inputs.append(await encode_text(assets, entry, field="input", special=True))
-            await asyncio.sleep(0)  # others have their turn between two texts
-        else:
-            inputs.append(entry)
+    cut = cut_of(body, caller.context_tokens or assets.context_tokens, 0)
+    inputs = [await _chat(body, assets, cut)] if body.messages is not None else await _inputs(body, assets, cut)
     return EmbedRequest(
         caller.request_id,
         tuple(inputs),
@@ -41,10 +37,41 @@ async def parse_embedding(body: EmbeddingRequest, assets: Assets, caller: HttpCa
         body.priority or 0,
         caller.seconds_left,
         trace=caller.trace,
+        field="input" if body.messages is None else "messages",
     )
 
 
-def _entries(value: str | list[str | int | list[int]] | None, context: int) -> list[str | tuple[int, ...]]:
+async def _inputs(body: EmbeddingRequest, assets: Assets, cut: Truncation | None) -> list[tuple[int, ...]]:
+    inputs, special = list[tuple[int, ...]](), body.add_special_tokens is not False
+    for name in ("chat_template", "chat_template_kwargs", "add_generation_prompt"):
+        if getattr(body, name) is not None:
+            raise InvalidRequest(name, f"{name} belongs to messages, and this request has input")
+    for entry in _entries(body.input, None if cut else assets.context_tokens):
+        if isinstance(entry, str):
+            inputs.append(await encode_cut(assets, entry, cut, field="input", special=special))
+            await asyncio.sleep(0)  # others have their turn between two texts
+        else:
+            inputs.append(entry if cut is None else cut.cut(entry))
+    return inputs
+
+
+async def _chat(body: EmbeddingRequest, assets: Assets, cut: Truncation | None) -> tuple[int, ...]:
+    """The chat as one input; unlike a prompt it does not open an answer."""
+    if body.input is not None:
+        raise InvalidRequest("messages", "messages and input exclude each other: send one of them")
+    chat = ChatPrompt(
+        messages=body.messages or (),
+        template_arguments=body.chat_template_kwargs,
+        add_generation_prompt=bool(body.add_generation_prompt),
+        template=body.chat_template,
+        special=bool(body.add_special_tokens),
+    )
+    ids, _ = await encode_chat(assets, chat, CHAT_FIELDS)
+    return ids if cut is None else cut.cut(ids)
+
+
+def _entries(value: str | list[str | int | list[int]] | None, context: int | None) -> list[str | tuple[int, ...]]:
+    """`context`: its limit; None: the inputs will be cut."""
     if value is None:
         raise InvalidRequest("input", "input is missing: text, a list of texts, token ids, or a list of those")
     if isinstance(value, str):
@@ -54,7 +81,8 @@ def _entries(value: str | list[str | int | list[int]] | None, context: int) -> l
         what = "input must be a list of texts, of token ids, or of lists of token ids; not empty, not mixed"
         raise InvalidRequest("input", what)
     if kinds == {int}:
-        validate_length("input", len(value), context, answer=False)
+        if context is not None:
+            validate_length("input", len(value), context, answer=False)
         return [tuple(entry for entry in value if isinstance(entry, int))]
     check_count("input", len(value))
     return [entry if isinstance(entry, str) else tuple(entry) for entry in value if not isinstance(entry, int)]

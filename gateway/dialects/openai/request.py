@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest
+from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.prompts.assets import Assets
+from gateway.prompts.fill_in import encode_gap
 from gateway.prompts.lengths import MAX_LISTED, validate_length
 from gateway.prompts.prompt import ChatPrompt, encode_chat
 from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
@@ -87,7 +88,8 @@ async def parse_chat(
 ) -> ClientRequest:
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
-    cut, fields = _truncation(body, caller.context_tokens or assets.context_tokens), spelling.chat
+    context = caller.context_tokens or assets.context_tokens
+    cut, fields = cut_of(body, context, answer_of(body)), spelling.chat
     ids, reading = await encode_chat(assets, chat_prompt(body), fields)
     request = _client_request(
         body,
@@ -137,12 +139,14 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     grammar = await assets.grammars.compiled(form)
     requests = list[ClientRequest]()
     cut, special = (
-        _truncation(body, caller.context_tokens or assets.context_tokens),
+        cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body)),
         body.add_special_tokens is not False,
     )
     answer = body.max_tokens != 0
     for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
-        if isinstance(prompt, str):
+        if body.suffix:
+            ids = await _with_suffix(body, prompt, assets)
+        elif isinstance(prompt, str):
             ids = await encode_cut(assets, prompt, cut, field="prompt", special=special)
         else:
             ids = tuple(prompt) if cut is None else cut.cut(tuple(prompt))
@@ -163,6 +167,15 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
         _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
     together = sum(len(prompt) for prompt in {each.prompt for each in requests})
     return [replace(each, beside_tokens=together - len(each.prompt)) for each in requests]
+
+
+async def _with_suffix(body: CompletionRequest, prompt: Any, assets: Assets) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        raise InvalidRequest("prompt", "prompt must be text where suffix is given: the gap stands between two texts")
+    for name in ("echo", "truncate_prompt_tokens"):
+        if getattr(body, name):
+            raise InvalidRequest(name, f"{name} and suffix exclude each other: leave one of them out")
+    return await encode_gap(assets, prompt, body.suffix or "")
 
 
 def _check_listed(requests: list[ClientRequest], field: str) -> None:
@@ -266,9 +279,13 @@ async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | Non
     return await find_adjustments(wanted, Fields({}), assets)
 
 
-def _truncation(body: CommonRequest, context: int) -> Truncation | None:
+def answer_of(body: CommonRequest) -> int:
+    """Tokens that a cut prompt leaves for the answer."""
+    return body.max_completion_tokens or body.max_tokens or 1
+
+
+def cut_of(body: CommonRequest | EmbeddingRequest, context: int, answer: int) -> Truncation | None:
     side = body.truncation_side
-    answer = body.max_completion_tokens or body.max_tokens or 1
     if side not in (None, "left", "right"):
         raise InvalidRequest("truncation_side", "truncation_side must be left or right: the side that is cut")
     return truncation_of(

@@ -77,6 +77,7 @@ class CompletionRequest(CommonRequest):
     prompt: str | list[str | int | list[int]] | None = None  # entries of a list are of one kind
     logprobs: int | None = None
     echo: bool | None = None
+    suffix: str | None = None  # the text behind the gap that the model fills in
 
 
 class ChatRequest(CommonRequest):
@@ -100,6 +101,13 @@ class EmbeddingRequest(msgspec.Struct):
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
+    messages: list[Json] | None = None  # a chat that is embedded in place of `input`
+    chat_template: str | None = None
+    chat_template_kwargs: Json | None = None
+    add_generation_prompt: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = None
+    truncation_side: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
     request_id: str | None = None

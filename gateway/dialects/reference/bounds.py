@@ -107,7 +107,7 @@ _STRUCTURED = {
         "json_object": {"type": ["boolean", "null"]},
         "regex": {"type": ["string", "null"]},
         "choice": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
-        "grammar": {"type": ["string", "null"], "description": "Lark, as llguidance reads it"},
+        "grammar": {"type": ["string", "null"], "description": "Lark, as llguidance reads it, or GBNF"},
         "structural_tag": {"type": ["object", "string", "null"]},
         "disable_any_whitespace": {"type": ["boolean", "null"]},
         "whitespace_pattern": {"type": ["string", "null"]},

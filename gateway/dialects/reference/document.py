@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from gateway.dialects.described.answers import ErrorAnswer
-from gateway.dialects.endpoints.endpoint import ApiEndpoint
+from gateway.dialects.endpoints.endpoint import BYTES, TEXT, ApiEndpoint
 from gateway.dialects.endpoints.paths import is_below, shows_operations
-from gateway.dialects.endpoints.table import ENDPOINTS, TEXT
+from gateway.dialects.endpoints.table import ENDPOINTS
 from gateway.dialects.info import package_version
 from gateway.dialects.openai.body import HINTS
 from gateway.dialects.reference.bounds import bounds
@@ -24,6 +24,7 @@ from mesh.config.door_config import DoorConfig
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
 _JSON, _SSE, _LINES = "application/json", "text/event-stream", "application/x-ndjson"
+_FORM = "multipart/form-data"
 _CONNECTION = {400: "MALFORMED_REQUEST", 408: "REQUEST_TIMEOUT", 421: "UNKNOWN_HOST", 431: "HEADERS_TOO_LARGE"}
 _OWN = {503: "TOO_MANY_CONNECTIONS"}
 _KEYS = (errors.Unauthenticated, errors.Forbidden, errors.RateLimited)
@@ -36,12 +37,12 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
     """`paths`: those that the gateway serves."""
     served = set(paths)
     rows = [row for row in ENDPOINTS if row.summary and served & {row.path, row.described_path}]
-    bodies = {row.path: row.body for row in rows if row.body is not None}
+    bodies = {row.route: row.body for row in rows if row.body is not None}
     answers = [
         kind
         for row in rows
         for kind in (row.answer, row.event, row.error, ErrorAnswer, *row.also.values())
-        if kind not in (None, TEXT)
+        if kind not in (None, TEXT, BYTES)
     ]
     requests, components = msgspec.json.schema_components(bodies.values(), ref_template=_REF)
     known = bounds(limits, model)
@@ -53,9 +54,9 @@ def document(limits: DoorConfig, model: DescribedModel, paths: Iterable[str]) ->
         _finish_body(components[name], row)
     found, more = msgspec.json.schema_components(answers, ref_template=_REF)
     by_type = dict(zip(map(repr, answers), found, strict=True))
-    operations = {
-        row.described_path: _operation(row, by_type, dict(zip(bodies, requests, strict=True)), limits) for row in rows
-    }
+    by_route, operations = dict(zip(bodies, requests, strict=True)), dict[str, Json]()
+    for row in rows:
+        operations.setdefault(row.described_path, {}).update(_operation(row, by_type, by_route, limits))
     keys = {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}} if limits.keys_file is not None else {}
     return {
         "openapi": "3.1.0",
@@ -95,6 +96,8 @@ def _finish_body(schema: Json, row: ApiEndpoint) -> None:
     schema["required"] = [*schema.get("required", ()), *row.needs]
     if row.either:
         schema["anyOf"] = [_alone(name, row.either) for name in row.either]
+    if row.form:
+        return
     what = "changes nothing; the answer names it in the header x-baton-ignored"
     properties |= {name: {"description": what} for name in sorted(HINTS) if name not in properties}
 
@@ -113,9 +116,12 @@ def _operation(row: ApiEndpoint, by_type: dict[str, Json], bodies: dict[str, Jso
         "responses": {"200": _answer(row, by_type)},
     }
     if row.body is not None:
-        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": bodies[row.path]}}}
-    for status, kind in row.also.items():
-        either = {"anyOf": [by_type[repr(kind)], by_type[repr(row.error)]]}
+        found["requestBody"] = {
+            "required": True,
+            "content": {_FORM if row.form else _JSON: {"schema": bodies[row.route]}},
+        }
+    for status, answer in row.also.items():
+        either = {"anyOf": [by_type[repr(answer)], by_type[repr(row.error)]]}
         found["responses"][str(status)] = _response("no worker can take a request", either)
     if _is_guarded(row, limits):
         found["security"] = [{"key": []}]
@@ -147,6 +153,9 @@ def _parameters(row: ApiEndpoint) -> list[Json]:
 
 
 def _answer(row: ApiEndpoint, by_type: dict[str, Json]) -> Json:
+    if row.answer == BYTES:
+        content = {BYTES: {"schema": {"type": "string"}}}
+        return {"description": row.summary, "headers": {"x-request-id": _named()}, "content": content}
     if row.answer == TEXT:
         text = {"schema": {"type": "string"}}
         kinds: Json = {TEXT: text, "application/openmetrics-text": text}

@@ -52,7 +52,8 @@ def _operation(path: str, method: str, operation: Json, schemas: Json) -> Iterat
         yield "</table>"
     if "requestBody" in operation:
         yield "<h3>Body</h3>"
-        yield from _members(operation["requestBody"]["content"]["application/json"]["schema"], schemas)
+        (body,) = operation["requestBody"]["content"].values()
+        yield from _members(body["schema"], schemas)
     yield "<h3>Answers</h3><table>"
     for status, response in operation["responses"].items():
         yield _row(status, ", ".join(response["content"]), response["description"])

@@ -133,7 +133,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         },
         "OllamaGenerateRequest": {
             **ollama,
-            **{name: {"string": {"maxLength": 0}} for name in ("suffix", "template")},
+            "template": {"string": {"maxLength": 0}},
             **{name: {"array": {"maxItems": 0}} for name in ("context", "images")},
         },
         "NumericsFields": {"name": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}}},

@@ -2,6 +2,7 @@
 
 Step 1 of a request's life over HTTP. The `output` of one response may stand in the `input` of the next as it is."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from gateway.dialects.translation.reading import Ignored, ObjectReader
@@ -12,15 +13,21 @@ from mesh.errors import InvalidRequest, brief
 Json = dict[str, Any]
 TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text")
 _KINDS = "message, reasoning, function_call or function_call_output"
+CONTINUED = "previous_response_id"  # field that names the response whose items come first
 _HINTS = ("id", "status", "phase")  # members by which OpenAI finds and labels an item again
 
 
-def read_input(given: str | list[Json] | None, instructions: str | None, ignored: Ignored) -> Transcript:
+def read_input(
+    given: str | list[Json] | None, instructions: str | None, ignored: Ignored, before: Sequence[Json] = ()
+) -> Transcript:
+    """`before`: the items of the response that this one continues, its output among them."""
     if given is None or given == []:
         raise InvalidRequest("input", "input is missing: text, or a list of at least one item")
     transcript, budget = Transcript(), JsonBudget()
     if instructions:
         transcript.system(instructions, "instructions")
+    for item in before:
+        _read_item(ObjectReader(item, CONTINUED, Ignored()), transcript, budget, Ignored())
     if isinstance(given, str):
         transcript.user(given, "input")
     else:
@@ -53,6 +60,14 @@ def _read_item(item: ObjectReader, transcript: Transcript, budget: JsonBudget, i
         what = f"{item.at('type')} is {brief(repr(kind))}{stored}; an item is a {_KINDS}"
         raise InvalidRequest(item.at("type"), what)
     item.done()
+
+
+def listed_input(given: str | list[Json] | None, response_id: str) -> list[Json]:
+    """The items of an `input` as they are stored and listed: each has an id and says what it is."""
+    if isinstance(given, str):
+        given = [{"role": "user", "content": [{"type": "input_text", "text": given}]}]
+    name = response_id.removeprefix("resp_")
+    return [{"type": "message", "id": f"in_{name}_{at}"} | item for at, item in enumerate(given or ())]
 
 
 def _read_message(item: ObjectReader, transcript: Transcript, ignored: Ignored) -> None:

@@ -22,6 +22,7 @@ from gateway.dialects.described.responses import (
 from gateway.dialects.openai.answer import answer_timings, chat_logprobs, fingerprint_of
 from gateway.dialects.openai.signed import put_in, signed
 from gateway.dialects.responses.events import OutputItems, ResponseEvents
+from gateway.dialects.responses.keeping import KeptResponse
 from gateway.dialects.responses.types import ResponsesRequest
 from gateway.dialects.translation.parts import AnswerParts, Happened, PartKind, PartStep
 from gateway.prompts.assets import Assets
@@ -45,8 +46,10 @@ class ResponsesReply:
         *,
         clock: Clock,
         receipt: OpenReceipt | None = None,
+        kept: KeptResponse | None = None,
     ) -> None:
         self.request_id, self.stream = valid.request.request_id, bool(body.stream)
+        self._kept = kept
         self._answer = answer
         self._tokenizer = assets.tokenizer
         self._clock = clock
@@ -55,20 +58,7 @@ class ResponsesReply:
         self._items = OutputItems(self.request_id, with_logprobs=self._with_logprobs)
         self._parts, self._events = AnswerParts(), ResponseEvents(self._items)
         self._begun = False  # response.created is sent
-        served = valid.choices[0].sampling if valid.choices else None
-        self._fixed: Json = {
-            "id": f"resp_{self.request_id}",
-            "object": "response",
-            "created_at": int(clock()),
-            "model": body.model or assets.name,
-            "background": False,
-            "previous_response_id": None,
-            "store": False,
-            "temperature": served.temperature if served is not None else body.temperature,
-            "top_p": served.top_p if served is not None else body.top_p,
-            "truncation": "disabled",
-            **repeated,
-        }
+        self._fixed = fixed_members(body, repeated, valid, assets, created=int(clock()), stored=kept is not None)
 
     def cancel(self) -> None:
         self._answer.cancel()
@@ -90,6 +80,8 @@ class ResponsesReply:
                 yield self._sent(piece)
         kind = "response.completed" if complete else "response.incomplete"
         response = self._ended(complete)
+        if self._kept is not None:
+            await self._kept.keep(response)
         if self._receipt is not None:
             put_in(response, await self._receipt.of_stream(*self._events.next(kind, {"response": response})))
         for piece in self._events.event(kind, {"response": response}):
@@ -104,7 +96,10 @@ class ResponsesReply:
                 self._collect(event)
         for _ in self._parts.finish():
             pass
-        return await signed(self._receipt, self._ended(reason is not End.LENGTH))
+        response = self._ended(reason is not End.LENGTH)
+        if self._kept is not None:
+            await self._kept.keep(response)
+        return await signed(self._receipt, response)
 
     def _sent(self, piece: bytes) -> bytes:
         return piece if self._receipt is None else self._receipt.sent(piece)
@@ -121,9 +116,7 @@ class ResponsesReply:
 
     def _beginning(self) -> bytes:
         self._begun = True
-        response = ResponseAnswer(
-            **self._fixed, status="in_progress", error=None, incomplete_details=None, output=[], usage=None
-        )
+        response = begun_response(self._fixed)
         kinds = ("response.created", "response.in_progress")
         return b"".join(piece for kind in kinds for piece in self._events.event(kind, {"response": response}))
 
@@ -167,6 +160,30 @@ class ResponsesReply:
             timings=answer_timings([self._answer]),
             system_fingerprint=fingerprint_of(self._answer.numerics),
         )
+
+
+def fixed_members(
+    body: ResponsesRequest, repeated: Json, valid: ValidRequest, assets: Assets, *, created: int, stored: bool
+) -> Json:
+    """The members of a response that are known before its first token."""
+    served = valid.choices[0].sampling if valid.choices else None
+    return {
+        "id": f"resp_{valid.request.request_id}",
+        "object": "response",
+        "created_at": created,
+        "model": body.model or assets.name,
+        "background": bool(body.background),
+        "previous_response_id": body.previous_response_id,
+        "store": stored,
+        "temperature": served.temperature if served is not None else body.temperature,
+        "top_p": served.top_p if served is not None else body.top_p,
+        "truncation": "disabled",
+        **repeated,
+    }
+
+
+def begun_response(fixed: Json) -> ResponseAnswer:
+    return ResponseAnswer(**fixed, status="in_progress", error=None, incomplete_details=None, output=[], usage=None)
 
 
 def _code(error: BatonError) -> ErrorCode:

@@ -1,8 +1,10 @@
 """The body of `POST /v1/responses` as a chat completion.
 
-Step 1 of a request's life over HTTP. A response is stateless here: fields that name something stored, or ask to store
-something, are refused by name. Reasoning goes out as text, so nothing needs to be encrypted for the next request."""
+Step 1 of a request's life over HTTP. A response may continue a stored one, whose items come first then; conversations
+and prompts are not stored, and fields that name one are refused. Reasoning goes out as text, so nothing needs to be
+encrypted for the next request."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +19,11 @@ from mesh.errors import InvalidRequest, brief
 Json = dict[str, Any]
 LOGPROBS = "message.output_text.logprobs"  # the value of `include` that can be honoured
 FORM = "text.format"
-_STORED = "this gateway stores no responses: send the whole conversation in input"
+_STORED = "this gateway stores no conversations: send previous_response_id, or the whole conversation in input"
 # Fields that are refused unless their value is null or one of these, with the reason.
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "store": ((False,), f"{_STORED}, and store = false or no store"),
-    "previous_response_id": ((), _STORED),
     "conversation": ((), _STORED),
     "prompt": ((), "this gateway stores no prompts: send instructions and input"),
-    "background": ((False,), "a response is generated while its client waits; stream it"),
     "truncation": (("disabled",), "no item is dropped from a conversation; shorten input"),
     "context_management": (([],), "no conversation is compacted here; shorten input"),
     "moderation": ((), "nothing is moderated here"),
@@ -38,9 +37,11 @@ class AskedResponse:
 
     chat: TranslatedChat
     repeated: Json
+    before: Sequence[Json]  # the items of the response that this one continues
 
 
-def translate(body: ResponsesRequest, ignored: Ignored) -> AskedResponse:
+def translate(body: ResponsesRequest, ignored: Ignored, before: Sequence[Json] = ()) -> AskedResponse:
+    """`before`: the items of the response that this one continues."""
     for name, (neutral, why) in _REFUSED.items():
         value = getattr(body, name)
         if value is not None and value not in neutral:
@@ -50,7 +51,7 @@ def translate(body: ResponsesRequest, ignored: Ignored) -> AskedResponse:
             ignore(name, ignored)
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
-    transcript = read_input(body.input, body.instructions, ignored)
+    transcript = read_input(body.input, body.instructions, ignored, before)
     form, effort = _form(body.text, ignored), _effort(body.reasoning, ignored)
     logprobs = _logprobs(body, ignored)
     chat = translated_chat(
@@ -71,7 +72,7 @@ def translate(body: ResponsesRequest, ignored: Ignored) -> AskedResponse:
         names={"max_tokens": "max_output_tokens"},
         form=FORM,
     )
-    return AskedResponse(chat, _repeated(body, effort))
+    return AskedResponse(chat, _repeated(body, effort), before)
 
 
 def _repeated(body: ResponsesRequest, effort: str | None) -> Json:

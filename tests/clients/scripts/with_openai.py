@@ -3,7 +3,9 @@
 The client of OpenAI. With `_strict_response_validation` it refuses an answer whose fields are not of its types."""
 
 import asyncio
+import json
 import os
+import time
 from typing import Literal
 
 import openai
@@ -151,12 +153,52 @@ def responses(client: OpenAI) -> None:
     assert call.name == "get_weather" and call.arguments == '{"city": "Paris"}', called
 
 
+def stored(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="What is 20 + 22?")
+    assert client.responses.retrieve(first.id).output_text == ANSWER
+    second = client.responses.create(model=MODEL, input="What is 20 + 22?", previous_response_id=first.id)
+    assert len(client.responses.input_items.list(second.id).data) == 3
+    queued = client.responses.create(model=MODEL, input="What is 20 + 22?", background=True)
+    found = client.responses.retrieve(queued.id)
+    while found.status == "in_progress":
+        time.sleep(0.05)
+        found = client.responses.retrieve(queued.id)
+    assert (found.status, found.output_text) == ("completed", ANSWER), found
+    client.responses.delete(first.id)
+    try:
+        client.responses.retrieve(first.id)
+    except openai.NotFoundError:
+        pass
+    else:
+        raise AssertionError("a response that was deleted is found")
+
+
+def batches(client: OpenAI) -> None:
+    body = {"model": MODEL, "messages": QUESTION}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": body}
+    content = json.dumps(line).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    assert client.files.content(file.id).read() == content
+    batch = client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h", metadata={"run": "1"}
+    )
+    while batch.status in ("validating", "in_progress", "finalizing"):
+        time.sleep(0.1)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed" and batch.output_file_id is not None, batch
+    (outcome,) = client.files.content(batch.output_file_id).text.splitlines()
+    assert json.loads(outcome)["response"]["body"]["choices"][0]["message"]["content"] == ANSWER
+    assert batch.id in {each.id for each in client.batches.list()}
+    assert client.files.delete(file.id).deleted
+
+
 def main() -> None:
     client = OpenAI(_strict_response_validation=True)
     for part in (whole, options, streams, forms, embeddings, errors):
         part(client)
     asyncio.run(concurrent())
-    responses(client)
+    for part in (responses, stored, batches):
+        part(client)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ async def test_after_any_number_of_kills_every_request_stands_in_the_output_once
     assert len(server.requests) < 90 + 3 * 5  # only what was under way is asked again
 
 
-DEAF = "from cli.batch.ledger import BatchLedger; BatchLedger.has = lambda self, key: False; "
+DEAF = "from gateway.batches.ledger import BatchLedger; BatchLedger.has = lambda self, key: False; "
 
 
 async def test_negative_control_without_the_ledger_kills_leave_requests_twice(tmp_path: Path) -> None:

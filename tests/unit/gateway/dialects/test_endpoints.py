@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cli.envoy.access import API, ORDERS
+from gateway.batches.lines import URLS
 from gateway.dialects.endpoints.endpoint import ApiDialect, Merged
 from gateway.dialects.endpoints.paths import (
-    BY_PATH,
+    BY_ROUTE,
     dialect_at,
     endpoint_at,
     merged_at,
@@ -25,7 +29,7 @@ from gateway.tenants.tenants import Work
 from tests.unit.sources import ROOT, python_files, tree
 
 PATH = re.compile(r"/(?:v1|health|load|version|metrics|debug|ui|docs|generate|inference|(?:de)?tokeniz\w+)\b[\w/.{}:]*")
-PLACES = ("gateway/dialects/endpoints/table.py",)
+PLACES = ("gateway/dialects/endpoints/table.py", "gateway/dialects/endpoints/kept.py")
 
 
 def lists_of_paths(module: ast.AST) -> Iterator[ast.AST]:
@@ -48,8 +52,14 @@ def test_no_file_of_the_gateway_writes_a_list_of_paths_but_the_table() -> None:
         if path.startswith("gateway/") and path not in PLACES
         for node in lists_of_paths(tree(path))
     }
-    # What the page at `/` offers to a program, in its order.
-    assert {each.partition(":")[0] for each in found} <= {"gateway/dialects/info.py"}
+    # What the page at `/` offers to a program, in its order; and the urls of OpenAI's batch format, see below.
+    assert {each.partition(":")[0] for each in found} <= {"gateway/dialects/info.py", "gateway/batches/lines.py"}
+
+
+def test_requests_of_a_batch_go_to_endpoints_that_generate() -> None:
+    for url in URLS:
+        row = endpoint_at(url, "POST")
+        assert row is not None and row.work is Work.GENERATES and row.dialect.value in ("openai", "responses")
 
 
 def test_a_list_of_paths_is_seen() -> None:
@@ -72,11 +82,21 @@ def test_routes_are_made_by_the_table_alone() -> None:
         routes_of({"/v1/unheard": object()})
 
 
-def test_no_path_has_two_rows() -> None:
-    assert len(BY_PATH) == len(ENDPOINTS)
+def test_no_method_of_a_path_has_two_rows() -> None:
+    assert len(BY_ROUTE) == len(ENDPOINTS)
     for row in ENDPOINTS:
         example = re.sub(r"{[^}]*}", "x", row.path)
-        assert endpoint_at(example) is row, example
+        assert endpoint_at(example, row.method.upper()) is row, example
+        same = [each for each in ENDPOINTS if each.path == row.path]
+        assert {each.dialect for each in same} == {row.dialect} and {each.merged for each in same} == {row.merged}
+
+
+async def test_a_path_of_several_methods_has_one_route_that_allows_them_all() -> None:
+    async def found(request: Request) -> Response:
+        return Response(request.method)
+
+    (route,) = routes_of({"GET /v1/responses/{id}": found, "DELETE /v1/responses/{id}": found})
+    assert isinstance(route, Route) and route.methods == {"GET", "HEAD", "DELETE"}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +113,10 @@ def test_no_path_has_two_rows() -> None:
         ("GET", "/debug/unheard", Work.OPERATES),
         ("POST", "/ui", Work.OPERATES),
         ("GET", "/metrics/", Work.OPERATES),
+        ("DELETE", "/v1/responses/resp_1", Work.LOOKS),
+        ("POST", "/v1/responses/resp_1/cancel", Work.LOOKS),
+        ("POST", "/v1/responses/resp_1", Work.GENERATES),
+        ("DELETE", "/v1/chat/completions", Work.LOOKS),
     ],
 )
 def test_what_a_call_counts_as(method: str, path: str, work: Work) -> None:
@@ -100,7 +124,7 @@ def test_what_a_call_counts_as(method: str, path: str, work: Work) -> None:
 
 
 def test_every_answer_that_may_stream_has_a_bare_head() -> None:
-    found = {row.path for row in ENDPOINTS if streams(row.path)}
+    found = {row.path for row in ENDPOINTS if streams(row.method, row.path)}
     assert {"/generate", "/inference/v1/generate", "/v1/messages", "/v1/responses", "/v1/completions"} < found
     assert "/v1/embeddings" not in found and "/v1/messages/count_tokens" not in found
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.http.ending import LINGER_SECONDS
-from tests.harness.socketless import answer_of
+from gateway.http.in_process_call import answer_of
 from tests.sim.loop import run_virtual
 from tests.unit.gateway.http.client_end import ClientEnd, connected, turns
 
@@ -79,22 +79,23 @@ def test_an_answer_under_way_is_whole_whatever_comes_behind_its_request(
     """Another version, a fault, a half-sent head: the answer is framed as its request wants, and another follows."""
     pipe = after(STREAM, behind, pause)
     first, rest = split(pipe.got)
-    assert answer_of(first)[0] == 200 and answer_of(first)[2] == WHOLE
-    assert answer_of(rest)[0] == status and len(STATUS.findall(rest)) == 1
+    assert answer_of(first).status == 200 and answer_of(first).body == WHOLE
+    assert answer_of(rest).status == status and len(STATUS.findall(rest)) == 1
     assert pipe.closed
 
 
 def test_a_stream_for_an_old_client_has_no_chunks_though_a_newer_request_follows() -> None:
     pipe = after(STREAM.replace(b"/1.1", b"/1.0").replace(b"\r\n\r\n", b"\r\nconnection: keep-alive\r\n\r\n"), GET, 0.0)
-    status, headers, body = answer_of(pipe.got)
-    assert (status, body) == (200, WHOLE) and (b"connection", b"close") in headers and pipe.closed
+    answer = answer_of(pipe.got)
+    assert (answer.status, answer.body) == (200, WHOLE)
+    assert (b"connection", b"close") in answer.headers and pipe.closed
 
 
 @pytest.mark.parametrize("behind", [b"A" * 70_000, GET * 5000, b"\x00"])
 @pytest.mark.parametrize("pause", [0.0, 0.5])
 def test_bytes_behind_the_last_request_are_dropped(behind: bytes, pause: float) -> None:
     pipe = after(CLOSING, behind, pause, seconds=2.5)
-    assert answer_of(pipe.got)[2] == WHOLE and pipe.got.count(b"HTTP/1.1") == 1
+    assert answer_of(pipe.got).body == WHOLE and pipe.got.count(b"HTTP/1.1") == 1
     assert pipe.ended is not pipe.closed, "it reads on, unless all was read already"
     assert after(CLOSING, behind, pause, seconds=3.0 + LINGER_SECONDS).closed
 

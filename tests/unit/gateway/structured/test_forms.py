@@ -296,3 +296,32 @@ def test_text_that_cannot_be_encoded_is_refused_and_its_field_named() -> None:
         parse_structured_outputs({"structural_tag": tag("\\ud800")}, {})
     assert refused.value.field == "structured_outputs.structural_tag"
     assert parse_structured_outputs({"structural_tag": tag("\\ud83d\\ude00")}, {}) is not None, "negative control"
+
+
+GBNF = """# a list of numbers
+root ::= item ("," ws item)*
+item ::= "-"? [0-9]+ ("." [0-9]{1,2})?
+ws ::= " "?
+"""
+
+
+def test_a_grammar_in_gbnf_is_followed(grammars: Grammars) -> None:
+    form = parse_structured_outputs({"grammar": GBNF}, NONE)
+    assert form is not None
+    assert follows(grammars, form.whole, "12, -3.75,4") and not follows(grammars, form.whole, "12,, 3")
+    assert not follows(grammars, form.whole, "1.234")
+
+
+@pytest.mark.parametrize(
+    ("grammar", "what"),
+    [
+        ("root ::= (", "no GBNF"),
+        ('item ::= "a"', "no GBNF"),
+        ("root ::= item", "no GBNF: Rule 'item' not found"),
+        ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "nested too deeply"),
+        ("".join(f'r{number} ::= "a"\n' for number in range(600)), "at most 512"),
+    ],
+)
+def test_a_wrong_grammar_in_gbnf_is_refused(grammar: str, what: str) -> None:
+    with pytest.raises(InvalidRequest, match=what):
+        parse_structured_outputs({"grammar": grammar}, NONE)

@@ -137,7 +137,12 @@ async def test_what_it_cannot_do_is_refused_by_its_name(url: str, body: Any, wor
     assert words in await refused(url, CHAT, HI | body)
 
 
-@pytest.mark.parametrize("field", ["suffix", "template", "context", "images"])
+async def test_a_suffix_needs_a_model_that_fills_in_a_middle(url: str, core: FakeCore) -> None:
+    assert "no tokens to fill in a middle" in await refused(url, GENERATE, {"prompt": "a", "suffix": "b"})
+    await whole(url, GENERATE, {"prompt": "a", "suffix": ""})
+
+
+@pytest.mark.parametrize("field", ["template", "context", "images"])
 async def test_fields_of_a_prompt_that_would_change_it_are_refused(url: str, field: str) -> None:
     value: Any = {"context": [1], "images": ["x"]}.get(field, "x")
     assert f"{field} is not supported" in await refused(url, GENERATE, {"prompt": "a", field: value})

@@ -66,10 +66,31 @@ async def test_the_examination_has_the_models_pooling_and_the_wanted_dimensions(
     assert second is not None and second.dimensions == 0, "the whole vector is not cut"
 
 
+async def test_a_chat_is_embedded_as_its_template_writes_it(url: str, core: FakeCore) -> None:
+    messages = [{"role": "user", "content": "Hi"}]
+    assert (await post(url, messages=messages)).status_code == 200
+    assert (await post(url, messages=messages, add_generation_prompt=True)).status_code == 200
+    assert (await post(url, messages=messages, chat_template_kwargs={"shout": True})).status_code == 200
+    plain, opened, loud = (each.choice.prompt for each in core.examinations)
+    assert opened[: len(plain)] == plain and len(opened) > len(plain) and loud == (*plain, ord("!"))
+
+
+async def test_long_inputs_are_cut_where_the_client_wants_it(url: str, core: FakeCore) -> None:
+    assert (await post(url, input="x" * 600 + "end", truncate_prompt_tokens=3)).status_code == 200
+    assert (await post(url, input=["abcdef"], truncate_prompt_tokens=2, truncation_side="right")).status_code == 200
+    assert (await post(url, input=[1] * 600, truncate_prompt_tokens=-1)).status_code == 200
+    assert [each.choice.prompt for each in core.examinations] == [tuple(b"end"), tuple(b"ab"), (1,) * 512]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "what"),
     [
         ({}, "input", "missing"),
+        ({"input": "a", "messages": []}, "messages", "exclude each other"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "content"),
+        ({"messages": [{"role": "user", "content": "x" * 600}]}, "messages", "context length is 512"),
+        ({"input": "a", "chat_template_kwargs": {}}, "chat_template_kwargs", "belongs to messages"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "at least 1"),
         ({"input": []}, "input", "not empty"),
         ({"input": ""}, "input", "empty"),
         ({"input": ["a", ""]}, "input[1]", "empty"),

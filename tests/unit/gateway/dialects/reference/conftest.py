@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
 from gateway.dialects.receipt_pages import receipt_routes
@@ -16,6 +17,7 @@ from gateway.dialects.reference.document import document
 from gateway.observability.pages import page_routes, worker_pages
 from gateway.prompts.assets import Assets
 from gateway.receipts.receipts import Receipts
+from gateway.stored.responses import StoredResponses
 from gateway.tracing.traces import RecentTraces
 from mesh.config.door_config import DoorConfig
 from mesh.messages.jobs import Tier
@@ -49,7 +51,18 @@ def new_api(core: FakeCore, assets: Assets, tmp_path: Path) -> Callable[[], Http
     def make() -> HttpApi:
         traces, receipts = RecentTraces(Silent(), random=Random(1)), receipts_in(tmp_path / "receipts")
         pages = [*debug_routes(traces, lambda: 1.0), *receipt_routes(receipts), *page_routes(page_view)]
-        return HttpApi(core, assets, random=Random(7), clock=lambda: 1.0, traces=traces, receipts=receipts, also=pages)
+        stored = StoredResponses(tmp_path / "responses", seconds=60.0, most_bytes=1 << 24, clock=lambda: 1.0)
+        return HttpApi(
+            core,
+            assets,
+            random=Random(7),
+            clock=lambda: 1.0,
+            traces=traces,
+            receipts=receipts,
+            also=pages,
+            stored=stored,
+            batches=BatchStore(tmp_path / "files", days=1.0, most_bytes=1 << 24, clock=lambda: 1.0, random=Random(2)),
+        )
 
     return make
 

@@ -54,8 +54,9 @@ def validator(schema: Any, described: Any) -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(whole)
 
 
-def schema_of(described: Any, path: str, status: int, kind: str = "application/json") -> Any:
-    (operation,) = described["paths"][path].values()
+def schema_of(described: Any, path: str, status: int, kind: str = "application/json", method: str = "") -> Any:
+    """`method`: of a path that has several."""
+    (operation,) = (one for name, one in described["paths"][path].items() if name == (method or name))
     return operation["responses"][str(status)]["content"][kind]["schema"]
 
 

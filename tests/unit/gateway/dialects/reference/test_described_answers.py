@@ -7,6 +7,8 @@ import httpx2 as httpx
 import pytest
 
 from gateway.dialects.api import HttpApi
+from gateway.dialects.endpoints.endpoint import BYTES
+from gateway.dialects.endpoints.endpoint import TEXT as TEXT_ANSWER
 from mesh.errors import Unavailable
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.described import (
@@ -107,11 +109,28 @@ async def test_pages_have_exactly_the_members_that_are_described(api: HttpApi, d
         made = await http.post(TEXT, json={"prompt": "a", "request_id": "r", "receipt": True})
         paths = {"/v1/models/{name}": "/v1/models/tiny", "/debug/requests/{request_id}": "/debug/requests/r"}
         paths["/v1/receipts/{id}"] = f"/v1/receipts/{made.json()['receipt']['id']}"
+        response = (await http.post(RESPONSES, json={"input": "a", "background": True})).json()["id"]
+        paths["/v1/responses/{id}"] = f"/v1/responses/{response}"
+        paths["/v1/responses/{id}/input_items"] = f"/v1/responses/{response}/input_items"
+        form = {"file": ("a.jsonl", b"{}"), "purpose": (None, "batch")}
+        file = (await http.post("/v1/files", files=form)).json()["id"]
+        order = {"input_file_id": file, "endpoint": TEXT, "completion_window": "24h"}
+        batch = (await http.post("/v1/batches", json=order)).json()["id"]
+        paths |= {"/v1/files/{id}": f"/v1/files/{file}", "/v1/batches/{id}": f"/v1/batches/{batch}"}
         for row in DESCRIBED:
-            if row.method == "get" and row.path != "/metrics":
+            if row.method == "get" and row.answer not in (TEXT_ANSWER, BYTES):
                 answer = await http.get(paths.get(row.described_path, row.path))
                 assert answer.status_code == 200
-                check(answer.json(), schema_of(strict, row.described_path, 200), strict)
+                check(answer.json(), schema_of(strict, row.described_path, 200, method="get"), strict)
+        for method, path, id in (
+            ("post", "/v1/responses/{id}/cancel", response),
+            ("delete", "/v1/responses/{id}", response),
+            ("post", "/v1/batches/{id}/cancel", batch),
+            ("delete", "/v1/files/{id}", file),
+        ):
+            answer = await http.request(method, path.replace("{id}", id))
+            assert answer.status_code == 200
+            check(answer.json(), schema_of(strict, path, 200, method=method), strict)
         core.up = False
         sick = await http.get("/health")
     assert sick.status_code == 503

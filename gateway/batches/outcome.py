@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from cli.batch.lines import digest
+from gateway.batches.lines import digest
 
 ID_PREFIX = "batch_req_"
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.batch.ledger_file import LedgerFile
-from cli.batch.lines import digest
-from cli.batch.outcome import BatchOutcome
-from cli.batch.problems import BatchRefused, BatchStopped
+from gateway.batches.ledger_file import LedgerFile
+from gateway.batches.lines import digest
+from gateway.batches.outcome import BatchOutcome
+from gateway.batches.problems import BatchRefused, BatchStopped
 
 SHOWN_STRANGERS = 3
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from cli.batch.input_file import BatchInput
-from cli.batch.ledger import BatchLedger, opened_ledger
-from cli.batch.ledger_file import LedgerFile
-from cli.batch.lines import digest
-from cli.batch.outcome import BatchAnswer, BatchOutcome, NoAnswer
-from cli.batch.problems import BatchRefused, BatchStopped
+from gateway.batches.input_file import BatchInput
+from gateway.batches.ledger import BatchLedger, opened_ledger
+from gateway.batches.ledger_file import LedgerFile
+from gateway.batches.lines import digest
+from gateway.batches.outcome import BatchAnswer, BatchOutcome, NoAnswer
+from gateway.batches.problems import BatchRefused, BatchStopped
 from tests.unit.cli.batch.batch_files import entry, numbered, outcomes, write_lines
 
 

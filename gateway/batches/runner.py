@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Protocol
 
-from cli.batch.lines import BatchLine
-from cli.batch.outcome import BatchAnswer, BatchOutcome, NoAnswer, tokens_of
-from cli.batch.problems import BatchStopped
-from cli.batch.retrying import HOPELESS, LATER, RetryRule
+from gateway.batches.lines import BatchLine
+from gateway.batches.outcome import BatchAnswer, BatchOutcome, NoAnswer, tokens_of
+from gateway.batches.problems import BatchStopped
+from gateway.batches.retrying import HOPELESS, LATER, RetryRule
 
 PRIORITY = 300  # seconds by which a request counts as younger than those of people who wait
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from cli.batch.http_asker import HttpAsker
-from cli.batch.lines import BatchLine
-from cli.batch.outcome import BatchOutcome
-from cli.batch.problems import BatchStopped
-from cli.batch.retrying import RetryRule, retry_after_seconds
-from cli.batch.runner import PRIORITY, BatchRunner, BatchTally
 from cli.connecting.http_url import HttpUrl
+from gateway.batches.lines import BatchLine
+from gateway.batches.outcome import BatchOutcome
+from gateway.batches.problems import BatchStopped
+from gateway.batches.retrying import RetryRule, retry_after_seconds
+from gateway.batches.runner import PRIORITY, BatchRunner, BatchTally
 from tests.sim.loop import run_virtual
 from tests.unit.cli.batch.batch_files import EchoServer
 from tests.unit.cli.load.fake_server import Answers, FakeRequest, Hangup, connector, whole

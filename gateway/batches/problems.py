@@ -1,8 +1,20 @@
 """The two ways in which a batch ends before its last answer. The messages are for users and say what to do."""
 
+from collections.abc import Sequence
+
+from gateway.batches.lines import LineFault
+
 
 class BatchRefused(Exception):
     """Nothing ran, and the same call would be refused again: a file or a value is wrong."""
+
+    def __init__(self, message: str, faults: Sequence[LineFault] = ()) -> None:
+        super().__init__(message)
+        self.faults = tuple(faults)  # of the input's lines, the first ones
+
+
+class BatchBusy(BatchRefused):
+    """Another process has the files of this run open."""
 
 
 class BatchStopped(Exception):

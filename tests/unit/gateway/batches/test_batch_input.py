@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cli.batch.input_file import MOST_FAULTS, BatchInput
-from cli.batch.lines import URLS, digest, read_line
-from cli.batch.problems import BatchRefused, BatchStopped
+from gateway.batches.input_file import MOST_FAULTS, BatchInput
+from gateway.batches.lines import URLS, digest, read_line
+from gateway.batches.problems import BatchRefused, BatchStopped
 from tests.unit.cli.batch.batch_files import entry, numbered, write_lines
 
 

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from cli.batch.outcome import ID_PREFIX
-from cli.batch.problems import BatchRefused, BatchStopped
+from gateway.batches.outcome import ID_PREFIX
+from gateway.batches.problems import BatchBusy, BatchRefused, BatchStopped
 
 _BEGIN = json.dumps({"id": ID_PREFIX})[:-2].encode()  # every line begins with it, and a torn one with a part of it
 _LOCKED = (errno.EACCES, errno.EAGAIN)
@@ -94,7 +94,7 @@ class LedgerFile:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _LOCKED:
-                raise BatchRefused(f"another run writes {self.path}; wait for its end, or name another file") from None
+                raise BatchBusy(f"another run writes {self.path}; wait for its end, or name another file") from None
             # Some network file systems have no locks: there a second run is not noticed.
 
     def _outcome(self, raw: bytes, number: int) -> tuple[str, bool]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from cli.batch.lines import BatchLine, LineFault, digest, read_line
-from cli.batch.problems import BatchRefused, BatchStopped
+from gateway.batches.lines import BatchLine, LineFault, digest, read_line
+from gateway.batches.problems import BatchRefused, BatchStopped
 
 MOST_LINE_BYTES = 32 << 20  # what a gateway takes as a body (gateway.body_mib)
 MOST_FAULTS = 20  # faulty lines that are listed
@@ -25,16 +25,16 @@ class BatchInput:
     most_line_bytes: int = MOST_LINE_BYTES
 
     @classmethod
-    def checked(cls, path: Path, most_line_bytes: int = MOST_LINE_BYTES) -> "BatchInput":
-        """BatchRefused with the faulty lines, if there are any."""
+    def checked(cls, path: Path, most_line_bytes: int = MOST_LINE_BYTES, *, url: str = "") -> "BatchInput":
+        """BatchRefused with the faulty lines, if there are any. `url`: that every line must have; empty: any."""
         numbers, listed, faulty = dict[bytes, int](), list[LineFault](), 0
         with _opened(path) as file:
             for number, raw in _lines(file, most_line_bytes):
-                faults = _faults(raw, number, numbers, most_line_bytes)
+                faults = _faults(raw, number, numbers, most_line_bytes, url)
                 faulty += bool(faults)
                 listed += faults if faulty <= MOST_FAULTS else []
         if faulty:
-            raise BatchRefused(_listing(path, listed, faulty))
+            raise BatchRefused(_listing(path, listed, faulty), listed)
         if not numbers:
             raise BatchRefused(f"{path} holds no request; write one JSON object on each line (docs/batch.md)")
         return cls(path, numbers, most_line_bytes)
@@ -54,7 +54,7 @@ class BatchInput:
                     yield line
 
 
-def _faults(raw: bytes | None, number: int, numbers: dict[bytes, int], most_bytes: int) -> list[LineFault]:
+def _faults(raw: bytes | None, number: int, numbers: dict[bytes, int], most_bytes: int, url: str) -> list[LineFault]:
     """The faults of one line, a custom_id of an earlier line included; a line without any is noted in `numbers`."""
     if raw is None:
         limit = f"{most_bytes >> 20} MiB" if most_bytes >> 20 else f"{most_bytes} bytes"
@@ -62,6 +62,8 @@ def _faults(raw: bytes | None, number: int, numbers: dict[bytes, int], most_byte
     line, faults = read_line(raw, number)
     if line is None:
         return faults
+    if url and line.url != url:
+        return [LineFault(number, "url", f"it is {line.url!r}, and the batch is one of {url}; write {url!r}")]
     first = numbers.setdefault(digest(line.custom_id), number)
     if first != number:
         shown = repr(line.custom_id[:60])

@@ -1,7 +1,7 @@
 """One line of the input file: the request that it holds, or all that is wrong with it.
 
-The format is OpenAI's: `custom_id`, `method`, `url` and `body`. The functions are pure; cli/batch/input_file.py reads
-the file."""
+The format is OpenAI's: `custom_id`, `method`, `url` and `body`. The functions are pure;
+gateway/batches/input_file.py reads the file."""
 
 import json
 from dataclasses import dataclass

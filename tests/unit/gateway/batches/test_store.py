@@ -1,0 +1,116 @@
+"""The store of files and batches: who finds what, what there is room for, and who runs a batch."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gateway.batches.records import BatchRecord
+from gateway.batches.store import DEAD_SECONDS, BatchStore, NoRoom
+from tests.harness.wall_clock import WallClock
+
+
+@pytest.fixture
+def wall() -> WallClock:
+    return WallClock(1e6)
+
+
+def opened(folder: Path, wall: WallClock) -> BatchStore:
+    return BatchStore(folder, days=1.0, most_bytes=1000, clock=wall, random=Random(1))
+
+
+@pytest.fixture
+async def store(tmp_path: Path, wall: WallClock) -> AsyncIterator[BatchStore]:
+    made = opened(tmp_path, wall)
+    yield made
+    await made.aclose()
+
+
+async def put(store: BatchStore, owner: str, size: int = 10, purpose: str = "batch") -> str:
+    number, path = store.new_content()
+    with open(number, "wb") as file:
+        file.write(b"x" * size)
+    try:
+        return (await store.add_file(owner, path, name="a.jsonl", purpose=purpose)).id
+    finally:
+        path.unlink()
+
+
+def record(store: BatchStore, id: str = "batch_1") -> BatchRecord:
+    return BatchRecord(
+        id=id,
+        endpoint="/v1/completions",
+        input_file_id="file-1",
+        completion_window="24h",
+        created_at=int(store.clock()),
+        expires_at=int(store.clock()) + 86400,
+    )
+
+
+async def test_a_file_belongs_to_its_tenant_alone(store: BatchStore) -> None:
+    id = await put(store, "ann")
+    assert await store.file(id, "bob") is None and not await store.delete_file(id, "bob")
+    found = await store.file(id, "ann")
+    assert found is not None and (found.bytes, found.filename) == (10, "a.jsonl")
+    assert store.path(id, "ann").read_bytes() == b"x" * 10 and not store.path(id, "bob").exists()
+    assert await store.delete_file(id, "ann") and not store.path(id, "ann").exists()
+
+
+async def test_files_have_a_bound_together(store: BatchStore) -> None:
+    first = await put(store, "ann", 600)
+    with pytest.raises(NoRoom):
+        await put(store, "bob", 500)
+    assert await store.room() == 400
+    await store.delete_file(first, "ann")
+    await put(store, "bob", 500)
+
+
+async def test_old_files_make_room(store: BatchStore, wall: WallClock) -> None:
+    first = await put(store, "ann", 600)
+    wall.seconds += 86_401
+    await put(store, "bob", 600)
+    assert await store.file(first, "ann") is None and not store.path(first, "ann").exists()
+
+
+async def test_lists_have_pages_in_both_orders(store: BatchStore, wall: WallClock) -> None:
+    ids = []
+    for number in range(5):
+        wall.seconds += 1
+        ids.append(await put(store, "ann", purpose="batch" if number % 2 else "evals"))
+    await put(store, "bob")
+
+    async def page(newest: bool, limit: int, after: str | None, purpose: str | None = None) -> tuple[list[str], bool]:
+        found, more = await store.files("ann", purpose=purpose, limit=limit, after=after, newest_first=newest)
+        return [each.id for each in found], more
+
+    assert await page(True, 3, None) == (ids[:1:-1], True) and await page(True, 3, ids[2]) == (ids[1::-1], False)
+    assert await page(False, 5, None) == (ids, False) and await page(False, 5, ids[3]) == (ids[4:], False)
+    assert await page(False, 5, None, "batch") == ([ids[1], ids[3]], False)
+    with pytest.raises(KeyError):
+        await page(True, 3, "file-unheard")
+
+
+async def test_a_batch_is_run_by_one_process_at_a_time(store: BatchStore, tmp_path: Path, wall: WallClock) -> None:
+    other = opened(tmp_path, wall)
+    await store.add_batch("ann", record(store))
+    assert (await store.claim("a")) is not None and await other.claim("b") is None
+    wall.seconds += DEAD_SECONDS - 1
+    assert await store.beat("batch_1", "ann", "a", lambda record: None) is not None
+    wall.seconds += DEAD_SECONDS - 1
+    assert await other.claim("b") is None
+    wall.seconds += 2
+    assert await other.claim("b") is not None
+    assert await store.beat("batch_1", "ann", "a", lambda record: None) is None, "another process has taken it"
+    await other.release("batch_1", "ann", "b")
+    assert await store.claim("a") is not None
+    await store.beat("batch_1", "ann", "a", lambda record: record.enter("completed", 1.0))
+    wall.seconds += DEAD_SECONDS + 1
+    assert await store.claim("a") is None, "it has ended"
+    await other.aclose()
+
+
+async def test_an_empty_store_touches_no_disk(tmp_path: Path, wall: WallClock) -> None:
+    store = opened(tmp_path / "never", wall)
+    assert store.is_empty and not (tmp_path / "never").exists()
+    await store.aclose()
