@@ -67,7 +67,7 @@ class Growth:
         known = len(request.hashes)
         size = self._page_tokens
         if full > known:
-            tokens, salt = request.tokens[: full * size], request.job.salt
+            tokens, salt = request.tokens[: full * size], request.job.cache_salt
             request.hashes = block_hashes(
                 tokens, page_tokens=size, numerics=self._numerics, salt=salt, known=request.hashes
             )

@@ -14,6 +14,7 @@ from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.handoff.room import Room
 from decode_svc.request.observed import AttemptRecord
 from decode_svc.request.requests import WAITING, DecodeHost, DecodePhase, DecodeRequest
+from engine.adapters.held import LACKS, HeldAdapters, no_adapters
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
 from engine.pool.horizon import held
@@ -40,6 +41,7 @@ class Intake:
         emission: Emission,
         outbox: Outbox,
         examinations: Examinations,
+        adapters: HeldAdapters | None = None,  # None: requests with an adapter are refused
         *,
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,
@@ -55,7 +57,7 @@ class Intake:
         self._outbox = outbox
         self._host = host
         self._rules = rules
-        self._examinations = examinations
+        self._examinations, self._adapters = examinations, adapters or no_adapters()
         self._loop = asyncio.get_running_loop()
         self.admitted_local = 0
 
@@ -108,10 +110,22 @@ class Intake:
             gateway.send(Full(job.ticket, FullKind.EVER))
             request.record.ended(self._loop.time())
             return
-        if job.sampling.grammar and not self._follows_grammar(request):
+        if not self._has_adapter(request) or (job.sampling.grammar and not self._follows_grammar(request)):
             return
         self._requests[request.key] = request
         set_deadlines(request, self._expire, self._host)
+
+    def _has_adapter(self, request: DecodeRequest) -> bool:
+        """Take a place for the request's adapter, before it gets pages: who has pages never waits for one. False: this
+        worker lacks it, which the gateway learns."""
+        lease = self._adapters.lease(request.job.adapter)
+        if lease is None:
+            request.gateway.send(Lost(request.ticket, Reason.ADAPTER, LACKS))
+            request.record.ended(self._loop.time())
+            return False
+        request.adapter = lease
+        lease.want()
+        return True
 
     def _follows_grammar(self, request: DecodeRequest) -> bool:
         """Compile the request's grammar while its pages are on their way. False: this worker cannot, which the gateway
@@ -119,6 +133,7 @@ class Intake:
         job = request.job
         if self._masker is None:
             request.gateway.send(Lost(job.ticket, Reason.GRAMMAR, NO_MASKS))
+            request.enter(DecodePhase.ENDED)
             request.record.ended(self._loop.time())
             return False
         request.constraint = self._masker.constraint(job.sampling)
@@ -132,7 +147,8 @@ class Intake:
         False: its text differs from the tokens that the gateway names, or it has not emitted those that are wanted."""
         job = message.job
         known = min(len(job.tokens), len(request.tokens))
-        same = len(job.prompt) == len(request.job.prompt) and tuple(request.tokens[:known]) == job.tokens[:known]
+        same = job.adapter == request.job.adapter and len(job.prompt) == len(request.job.prompt)
+        same = same and tuple(request.tokens[:known]) == job.tokens[:known]
         if not same or any(each not in request.produced for each in range(job.base, request.next_position)):
             return False
         request.record.ended(self._loop.time(), request.steps, request.drafts)
@@ -169,6 +185,8 @@ class Intake:
 
     def _admit(self, request: DecodeRequest) -> bool:
         """Admit the request if there is room for it, and say whether there was."""
+        if not request.adapter.ready:
+            return False
         shared = self._room.take_shared(request)
         lacking = self._room.lacking_here(request, shared)
         if not self._room.allows(request, lacking):
@@ -194,7 +212,11 @@ class Intake:
     # ---- requests that leave before their text ends
 
     def refuse_hopeless(self) -> None:
-        """Answer Full(now) for every waiting request that does not fit any more beside the stuck pages."""
+        """Answer Full(now) for every waiting request that does not fit any more beside the stuck pages, and Lost for
+        those whose adapter does not come back into memory."""
+        for request in [r for r in self._requests.values() if r.adapter.fault]:
+            self._host.lost(request, Reason.ADAPTER, request.adapter.fault)
+            self._host.drop(request)
         if self._quarantine.stuck_pages:
             for request in [r for r in self._requests.values() if r.phase in WAITING]:
                 self.refuse_unfit(request)

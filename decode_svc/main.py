@@ -11,7 +11,15 @@ from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.loading.loaded import LoadedModel
-from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.loading.startup import (
+    describe_model,
+    load_configured,
+    memory_bytes,
+    open_held,
+    open_masks,
+    pool_pages,
+    worker_hello,
+)
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -69,7 +77,7 @@ async def open_worker(
     incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
-    masker = await open_masks(config)
+    adapters, masker = await open_held(config), await open_masks(config)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     network = network or worker_network("decode", config, token, tls, counts=lambda: worker.counts())
@@ -90,6 +98,7 @@ async def open_worker(
         trace_steps=config.trace_steps,
         floor=model.floor,
         masker=masker,
+        adapters=adapters,
         rules=rules,
     )
     address = await worker.listen(config.address)

@@ -162,6 +162,7 @@ class Planning:
             position=request.next_position,
             drafting=self._speculation.drafting(request, propose),
             text=request.tokens if request.job.sampling.adjustments else None,
+            adapter=request.adapter.weights,
             masks=None
             if request.constraint is None
             else request.constraint.masks(request.emitted, drafts, certain=bool(forced)),
@@ -182,4 +183,5 @@ class Planning:
             position=request.next_position,
             drafting=self._speculation.reading(request, chunk),
             masks=request.constraint.masks(request.emitted) if request.constraint is not None and chunk.last else None,
+            adapter=request.adapter.weights,
         )

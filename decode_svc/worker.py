@@ -25,6 +25,8 @@ from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
+from engine.adapters.held import HeldAdapters, no_adapters
+from engine.adapters.orders import AdapterOrders
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
 from engine.pool.horizon import Horizon, held
@@ -66,6 +68,7 @@ class DecodeWorker:
         trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,  # None: requests with a grammar are refused
+        adapters: HeldAdapters | None = None,  # None: requests with an adapter are refused
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
@@ -77,6 +80,7 @@ class DecodeWorker:
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
         self._sampler, self._measures = StepSampler(outbox, trace_steps), DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
+        self.adapters = (adapters or no_adapters()).waking(self.wake)
         self._examinations = Examinations(
             pages,
             page_tokens=size,
@@ -84,25 +88,20 @@ class DecodeWorker:
             priority_seconds=rules.priority_seconds,
             outbox=outbox,
             wake=self.wake,
+            adapters=self.adapters,
+            places_first=True,
             publish=not speculation.has_draft_model,  # it does not read these prompts
         )
-        self._room = Room(
-            requests,
-            pages,
-            horizon=Horizon(hello.window_tokens, size),
-            chunk_tokens=chunk_size.most,
-            numerics=numerics,
-            max_batch=max_batch,
-            overtakes=rules.overtakes,
-            reserved=self._examinations.reserved,
-        )
+        horizon, reserved = Horizon(hello.window_tokens, size), self._examinations.reserved
+        limits = {"chunk_tokens": chunk_size.most, "max_batch": max_batch, "overtakes": rules.overtakes}
+        self._room = Room(requests, pages, horizon=horizon, numerics=numerics, reserved=reserved, **limits)
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules, on_activity=self._monitor.active)
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         self.landings.vocabulary = hello.vocabulary
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
-        self._intake = Intake(*parts, floor=floor, masker=masker, host=self, rules=rules)
+        self._intake = Intake(*parts, self.adapters, floor=floor, masker=masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
-        self._growth = Growth(requests, pages, horizon=self._room.horizon, numerics=numerics, host=self)
+        self._growth = Growth(requests, pages, horizon=horizon, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_size=chunk_size)
         self.attachments = Attachments(
             network,
@@ -116,6 +115,7 @@ class DecodeWorker:
             pages=self.ledger,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
+            adapters=AdapterOrders(self.adapters),
         )
 
     async def listen(self, address: str) -> str:
@@ -289,8 +289,9 @@ class DecodeWorker:
     def counts(self) -> dict[str, int]:
         """Counters of all parts since the start, and the number of pages in each state now."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        parts = self.landings, self._planning, self._speculation, self._examinations, self.sessions, self.attachments
-        found = {name: count for part in (*parts, self.isolation, self.ledger) for name, count in part.counts().items()}
+        own = self.landings, self._planning, self._speculation, self._examinations, self.sessions, self.attachments
+        shared = self.isolation, self.ledger, self.adapters
+        found = {name: count for part in (*own, *shared) for name, count in part.counts().items()}
         return {**found, **pages, "admitted_local": self._intake.admitted_local}
 
     async def aclose(self) -> None:

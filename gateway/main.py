@@ -85,6 +85,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     network = _network(config, token, random=random, also=lambda server: admin(gateway, random)(server))
     observer = metrics.observer if metrics is not None else UNOBSERVED
     gateway = make_gateway(config, network, loaded, random=random, traces=traces, observer=observer, rules=rules)
+    models.resolve_by(gateway.root)
     registry = await gateway.listen(config.own_worker_address)
     ui = Ui(gateway)
     receipts = _receipts(config, random)
@@ -99,6 +100,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
         receipts=receipts,
         also=_pages(config, gateway, traces=traces, collector=collector, receipts=receipts, ui=ui),
         tenants=tenants,
+        loader=gateway.loading,
         stored=_stored(config),
         batches=batches,
     )
@@ -200,7 +202,14 @@ def make_gateway(
         random=random,
         traces=traces,
         model=ServedModels(
-            ServedModel(each.names, each.folder_name, one.vocabulary, one.context_tokens) for each, one in loaded
+            ServedModel(
+                each.names,
+                each.folder_name,
+                one.vocabulary,
+                one.context_tokens,
+                tuple(adapter.name for adapter in each.adapters),
+            )
+            for each, one in loaded
         ),
         local=Local(config.local),
         max_waiting=config.max_waiting,

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+from library.adapters import LoRARequest
 from library.door import ModelDoor, RequestRefused
 from library.outputs import EmbeddingRequestOutput, RequestOutput
 from library.params import SamplingParams
@@ -21,6 +22,7 @@ class Asking:
         self._at_once = at_once
         self._seed = seed
         self._numbers = count()
+        self._loaded = dict[str, str]()  # folders of adapters, by their names
 
     def next_id(self) -> str:
         return str(next(self._numbers))
@@ -35,11 +37,14 @@ class Asking:
         params: Sequence[SamplingParams],
         on_done: OnDone,
         priority: Sequence[int] | None = None,
+        adapter: LoRARequest | None = None,
     ) -> list[RequestOutput]:
+        model = await self._model(adapter)
+
         async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int) -> RequestOutput:
             cut = one_params.truncate_prompt_tokens is not None
             read, request_id = await self.door.read(prompt, cut=cut), self.next_id()
-            more = self.seeded(one_params, request_id) | ({"priority": rank} if rank else {})
+            more = self.seeded(one_params, request_id) | ({"priority": rank} if rank else {}) | model
             return await self.door.complete(request_id, read, one_params, **more)
 
         ranks = priority or [0] * len(prompts)
@@ -51,12 +56,25 @@ class Asking:
         params: Sequence[SamplingParams],
         options: dict[str, Any],
         on_done: OnDone,
+        adapter: LoRARequest | None = None,
     ) -> list[RequestOutput]:
+        model = await self._model(adapter)
+
         async def one(messages: Sequence[Message], one_params: SamplingParams) -> RequestOutput:
             read, request_id = await self.door.render(messages, options), self.next_id()
-            return await self.door.complete(request_id, read, one_params, **self.seeded(one_params, request_id))
+            more = self.seeded(one_params, request_id) | model
+            return await self.door.complete(request_id, read, one_params, **more)
 
         return await self._all([partial(one, *each) for each in zip(conversations, params, strict=True)], on_done)
+
+    async def _model(self, adapter: LoRARequest | None) -> dict[str, Any]:
+        """The `model` of requests with this adapter, which is loaded when it is first asked for."""
+        if adapter is None:
+            return {}
+        if adapter.lora_path and self._loaded.get(adapter.lora_name) != adapter.lora_path:
+            await self.door.load_adapter(adapter.lora_name, adapter.lora_path)
+            self._loaded[adapter.lora_name] = adapter.lora_path
+        return {"model": adapter.lora_name}
 
     async def embed(
         self, prompts: Sequence[GivenPrompt], dimensions: int | None, on_done: OnDone

@@ -77,6 +77,10 @@ class ModelDoor:
     async def decode(self, ids: Sequence[int]) -> str:
         return str((await self._ask("/detokenize", {"tokens": list(ids)}))["prompt"])
 
+    async def load_adapter(self, name: str, folder: str) -> None:
+        """All workers have the adapter when this returns."""
+        await self._ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder, "load_inplace": True})
+
     # ---- answers
 
     async def complete(self, request_id: str, prompt: ReadPrompt, params: SamplingParams, **more: Any) -> RequestOutput:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from library.adapters import LoRARequest, adapter_of
 from library.asking import Asking
 from library.loop_thread import CLOSED, LoopThread
 from library.opened import ModelOrder, OpenModel, Workers, opened
@@ -45,25 +46,25 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params | None = None,
         use_tqdm: bool = True,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answers in the order of the prompts. `sampling_params`: one for all, or one for each."""
-        _refuse_adapter(lora_request)
+        adapter = adapter_of(lora_request)
         asked = many_prompts("prompts", prompts)
         params = _for_each(sampling_params, len(asked))
         ranks = None if priority is None else ids_of("priority", priority)
         if ranks is not None and len(ranks) != len(asked):
             raise ValueError(f"priority has {len(ranks)} entries for {len(asked)} prompts: give one for each")
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.generate(asked, params, progress.done, ranks))
+            return self._thread.run(self._asking.generate(asked, params, progress.done, ranks, adapter))
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params | None = None,
         use_tqdm: bool = True,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -71,7 +72,7 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """One conversation or several; the text of an answer is what the model wrote, tool calls and all."""
-        _refuse_adapter(lora_request)
+        adapter = adapter_of(lora_request)
         conversations = many_chats(messages)
         params = _for_each(sampling_params, len(conversations))
         if not isinstance(chat_template_kwargs, Mapping | None):
@@ -85,7 +86,7 @@ class LLM:
         }
         given = {name: value for name, value in options.items() if value is not None}
         with PromptProgress(len(conversations), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.chat(conversations, params, given, progress.done))
+            return self._thread.run(self._asking.chat(conversations, params, given, progress.done, adapter))
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], use_tqdm: bool = True, dimensions: int | None = None
@@ -156,11 +157,6 @@ def _for_each(params: Params | None, count: int) -> list[SamplingParams]:
     if len(listed) != count:
         raise ValueError(f"sampling_params has {len(listed)} entries for {count} prompts: give one, or one for each")
     return listed
-
-
-def _refuse_adapter(lora_request: Any) -> None:
-    if lora_request is not None:
-        raise ValueError("lora_request is not supported: adapters are not served; merge it into the model's weights")
 
 
 def _scored(one: EmbeddingRequestOutput, two: EmbeddingRequestOutput) -> ScoringRequestOutput:

@@ -67,7 +67,8 @@ async def _gateway(
     core = make_gateway(config, network, loaded, random=random, traces=traces)
     registry = await core.listen(HERE)
     models = AssetsByName({name: one for each, one in loaded for name in each.names})
-    api = HttpApi(core, models, random=random, clock=time.time, traces=traces)
+    models.resolve_by(core.root)
+    api = HttpApi(core, models, random=random, clock=time.time, traces=traces, loader=core.loading)
     try:
         await _attached(core, worker)
         yield api

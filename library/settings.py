@@ -20,7 +20,6 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "load_format": ("auto",),
     "generation_config": ("auto",),
     "cpu_offload_gb": (0,),
-    "enable_lora": (False,),
     "runner": ("auto", "generate", "pooling"),
     "task": ("auto", "generate", "embed", "score"),
 }
@@ -38,7 +37,11 @@ REFUSED = {
     "revision": "write it behind the model's name, as in ORG/NAME@REVISION",
     "max_logprobs": "20 logprobs are the most",
 }
-RENAMED = {"enable_prefix_caching": "worker.prefix_cache", "block_size": "worker.page_tokens"}
+RENAMED = {
+    "enable_lora": "gateway.load_adapters",
+    "enable_prefix_caching": "worker.prefix_cache",
+    "block_size": "worker.page_tokens",
+}
 
 
 def overrides_of(arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -120,7 +120,7 @@ class HandOff:
             if self._pages.needed(prompt.total, sent_tokens) > self._pages.total:
                 self._prompts.lose(prompt, "too_large")
                 link.send(Quiet(landing.ticket, self._incarnation))
-            elif own := self._pages.take(prompt.job.tokens, prompt.job.salt, sent_tokens):
+            elif own := self._pages.take(prompt.job.tokens, prompt.job.salt, sent_tokens, prompt.job.adapter):
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 prompt.transport, prompt.shape = link.writer.name, link.writer.shape

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
+from engine.adapters.held import LACKS, HeldAdapters
 from engine.model.floor import Floor
 from engine.step.constraint import NO_MASKS, Masker
 from mesh.messages.jobs import Reason
@@ -28,6 +29,7 @@ class PromptIntake:
         pages: PrefillPages,
         outbox: Outbox,
         *,
+        adapters: HeldAdapters,
         wake: Callable[[], None],
         floor: Floor,
         masker: Masker | None,
@@ -36,6 +38,7 @@ class PromptIntake:
         self._links = links
         self._pages = pages
         self._outbox = outbox
+        self._adapters = adapters
         self._wake = wake
         self._floor = floor
         self._masker = masker
@@ -57,12 +60,24 @@ class PromptIntake:
             gateway.send(Lost(job.ticket, *why))
             record.stopped(now, 0)
             return
+        if (lease := self._adapters.lease(job.adapter)) is None:
+            gateway.send(Lost(job.ticket, Reason.ADAPTER, LACKS))
+            record.stopped(now, 0)
+            return
+        prompt.adapter = lease
         self._prompts.add(prompt)
         self._links.to(prompt.decode_address)
         constraint = self._masker.constraint(job.sampling) if self._masker is not None else None
         if constraint is not None:
             prompt.masks = constraint.masks(job.emitted)
             constraint.when_ready(partial(self._masked, prompt))
+
+    def give_up_adapters(self) -> None:
+        """Give prompts back whose adapter does not come back into memory."""
+        for prompt in self._prompts:
+            if prompt.adapter.fault and prompt.phase is not PromptPhase.STOPPING:
+                prompt.gateway.send(Lost(prompt.ticket, Reason.ADAPTER, prompt.adapter.fault))
+                self._prompts.drop(prompt)
 
     def _masked(self, prompt: Prompt) -> None:
         """The masks of a prompt are there, or there can be none: then the gateway learns why."""

@@ -6,7 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import SystemRandom
 
-from engine.loading.startup import describe_model, load_configured, memory_bytes, open_masks, pool_pages, worker_hello
+from engine.loading.startup import (
+    describe_model,
+    load_configured,
+    memory_bytes,
+    open_held,
+    open_masks,
+    pool_pages,
+    worker_hello,
+)
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -54,7 +62,7 @@ async def open_worker(
     incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
-    masker = await open_masks(config)
+    adapters, masker = await open_held(config), await open_masks(config)
     secret = SystemRandom().randbytes(32)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
     network = worker_network("prefill", config, token, tls, counts=lambda: worker.counts())
@@ -74,6 +82,7 @@ async def open_worker(
         trace_steps=config.trace_steps,
         floor=model.floor,
         masker=masker,
+        adapters=adapters,
         rules=rules,
     )
     address = await worker.attachments.listen(config.address)

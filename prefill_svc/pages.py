@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool, every_page
 from engine.step.batch import pages_needed
-from mesh.messages.hashing import block_hashes
+from mesh.messages.hashing import block_hashes, cache_salt
 
 FADES = 0.9  # weight of a prompt against the one behind it
 
@@ -70,10 +70,11 @@ class PrefillPages:
             return most
         return max(most, pages_needed(tokens, self._page_tokens) - sent_tokens // self._page_tokens)
 
-    def take(self, tokens: Sequence[int], salt: bytes, sent_tokens: int = 0) -> PromptPages | None:
+    def take(self, tokens: Sequence[int], salt: bytes, sent_tokens: int = 0, adapter: str = "") -> PromptPages | None:
         """Shared pages for the cached beginning of a prompt and new ones for the rest; None if the pool lacks room.
         Decode gets the pages behind `sent_tokens` tokens."""
-        hashes = tuple(block_hashes(tokens, page_tokens=self._page_tokens, numerics=self._numerics, salt=salt))
+        begin = cache_salt(salt, adapter)
+        hashes = tuple(block_hashes(tokens, page_tokens=self._page_tokens, numerics=self._numerics, salt=begin))
         own = self._take(tokens, salt, sent_tokens, hashes, len(hashes))
         if own is None and len(hashes) * self._page_tokens == len(tokens):
             # perhaps no page was left for a copy of the last shared page: compute that whole page again in place

@@ -29,7 +29,7 @@ class PrefillPlanning:
 
     def pieces(self) -> tuple[tuple[Piece, ...], tuple[tuple[int, int], ...]]:
         """The most senior first, within the step's budget of tokens; and pages that are copied before."""
-        computing = {p.key: p for p in self._prompts if p.computing}
+        computing = {p.key: p for p in self._prompts if p.computing and p.adapter.ready}
         landed = [(self._prompts.seniority(p), Remaining(p.key, p.total, p.done)) for p in computing.values()]
         waiting = [each for _, each in sorted([*landed, *self._examinations.remaining()], key=lambda pair: pair[0])]
         pieces, copies = list[Piece](), list[tuple[int, int]]()

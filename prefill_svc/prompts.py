@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from engine.pool.ledger import Holder
+from engine.adapters.held import MODEL_ALONE, AnyLease
 from engine.step.batch import Chunk, prompt_piece
 from engine.step.piece_masks import StepMasks
 from engine.step.plan import Drafting, Piece, Sampled
@@ -69,6 +69,7 @@ class Prompt:
     done: int = 0  # tokens whose KV is in the pages
     in_flight: int = 0  # writes that have begun and are not complete
     round: int = 0  # Resends so far
+    adapter: AnyLease = MODEL_ALONE  # what is added to the model for it; no step computes it before it is ready
     masks: StepMasks | None = None  # what its grammar forbids the first token to be
     first: Token | None = None  # the first token, once it is sampled
     committed: bool = False  # Commit was sent at least once
@@ -111,6 +112,7 @@ class Prompt:
             position=self.job.base,
             drafting=Drafting(chunk.first) if drafts else None,
             masks=self.masks,
+            adapter=self.adapter.weights,
         )
 
     def begins(self, now: float) -> None:
@@ -118,6 +120,7 @@ class Prompt:
         them, because a process that dies of a step tells nothing any more."""
         self.gateway.send(Begun(self.ticket))
         self.record.landed(now)
+        self.adapter.want()
 
     def step_begins(self, now: float) -> None:
         if self.compute_seconds is None:
@@ -238,13 +241,6 @@ class Prompts:
         elif prompt.phase is PromptPhase.ASKED:  # decode answers soon, or the prompt is queued again
             prompt.start = asyncio.get_running_loop().call_later(LOOK_AGAIN_SECONDS, self._give_back, prompt)
 
-    def holders(self) -> Iterator[Holder]:
-        """The pages of each prompt, for the worker's ledger."""
-        for prompt in self._prompts.values():
-            if pages := prompt.own.held:
-                what, ticket, since = f"prompt, {prompt.phase.value}", prompt.ticket, prompt.landed_seconds
-                yield Holder(what, pages, request=ticket.request, attempt=ticket.attempt, since_seconds=since)
-
     # ---- ends
 
     def cancel(self, cancel: Cancel) -> None:
@@ -297,4 +293,5 @@ class Prompts:
                     timer.cancel()
             del self._prompts[prompt.key]
             self._pages.release(prompt.own)
+            prompt.adapter.close()
             self._host.wake()

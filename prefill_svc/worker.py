@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
+from engine.adapters.held import HeldAdapters, no_adapters
+from engine.adapters.orders import AdapterOrders
 from engine.examining.examinations import Examinations
 from engine.model.floor import NO_FLOOR, Floor
 from engine.pool.horizon import Horizon
@@ -31,6 +33,7 @@ from mesh.sessions.session import BadMessage, Session
 from mesh.timing.loop_monitor import LoopMonitor
 from mesh.timing.speed import Speed
 from prefill_svc.handoff import HandOff
+from prefill_svc.holders import holders
 from prefill_svc.intake import PromptIntake
 from prefill_svc.links import DecodeLink, Links
 from prefill_svc.measures import PrefillMeasures
@@ -61,6 +64,7 @@ class PrefillWorker:
         trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
         floor: Floor = NO_FLOOR,
         masker: Masker | None = None,  # None: prompts with a grammar are refused
+        adapters: HeldAdapters | None = None,  # None: prompts with an adapter are refused
         rules: Rules = RULES,
     ) -> None:
         self.pages, self.pool = pages, pool
@@ -76,8 +80,9 @@ class PrefillWorker:
         self._sampler = StepSampler(self._outbox, trace_steps)
         horizon = Horizon(hello.window_tokens, hello.page_tokens)
         own = self._own = PrefillPages(pages, horizon=horizon, chunk_tokens=chunk_tokens, numerics=hello.numerics)
+        self.adapters = held = (adapters or no_adapters()).waking(self.wake)
         self._examinations = self._make_examinations(hello, drafts=drafts, rules=rules)
-        self.ledger = Ledger(pages, lambda: [*self.prompts.holders(), *self._examinations.holders()])
+        self.ledger = Ledger(pages, lambda: [*holders(self.prompts), *self._examinations.holders()])
         self.attachments = self._make_attachments(network, gateways, hello, metrics=metrics, rules=rules)
         links = partial(Links, self, network, rules=rules, on_activity=self._monitor.active)
         self.links = links(hello=kv_hello, transports=transports, pool=pool)
@@ -90,7 +95,7 @@ class PrefillWorker:
             priority_seconds=rules.priority_seconds,
         )
         self._intake = PromptIntake(
-            self.prompts, self.links, own, self._outbox, wake=self.wake, floor=floor, masker=masker
+            self.prompts, self.links, own, self._outbox, adapters=held, wake=self.wake, floor=floor, masker=masker
         )
         self._pushing = Pushing(
             self.links, self.prompts, shape=pool.shape, report_seconds=rules.progress_seconds / 8, speed=self._speed
@@ -124,6 +129,7 @@ class PrefillWorker:
             priority_seconds=rules.priority_seconds,
             outbox=self._outbox,
             wake=self.wake,
+            adapters=self.adapters,
             drafts=drafts,
         )
 
@@ -142,6 +148,7 @@ class PrefillWorker:
             pages=self.ledger,
             on_activity=self._monitor.active,
             measures=(lambda: self._measures.message(self.counts())) if metrics else None,
+            adapters=AdapterOrders(self.adapters),
         )
 
     async def run(self) -> None:
@@ -205,6 +212,7 @@ class PrefillWorker:
     # ---- the parts of the loop
 
     def plan(self) -> Plan:
+        self._intake.give_up_adapters()
         self._examinations.admit(self._own.available - self.prompts.promised, elder=self._handoff.starved)
         pieces, copies = self._planning.pieces()
         self._steps += bool(pieces)
@@ -268,7 +276,15 @@ class PrefillWorker:
     def counts(self) -> dict[str, int]:
         """Since the start: commits, repeated bytes, all page bytes written, steps. Now: pages by state."""
         pages = {f"pages_{state}": count for state, count in asdict(self.pages.counts()).items()}
-        parts = self._pushing, self.links, self.attachments, self._examinations, self.isolation, self.ledger
+        parts = (
+            self._pushing,
+            self.links,
+            self.attachments,
+            self._examinations,
+            self.isolation,
+            self.ledger,
+            self.adapters,
+        )
         return {name: count for part in parts for name, count in part.counts().items()} | {"steps": self._steps} | pages
 
     async def aclose(self) -> None:

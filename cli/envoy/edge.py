@@ -6,7 +6,7 @@ anew."""
 
 from typing import Any
 
-from cli.envoy.access import API, HEALTH, PUBLIC, REFLECTION
+from cli.envoy.access import API, HEALTH, ORDERS, PUBLIC, REFLECTION
 from cli.envoy.clusters import GATEWAYS, socket_address
 from cli.envoy.document import Noted, extension, typed
 from cli.envoy.http import (
@@ -73,6 +73,8 @@ def _routes(proxy: Proxy) -> dict[str, Any]:
     retries = _retries(gateways=len(proxy.tier("gateway")))
     paths = [path for path in (*API, *proxy.routes) if path != REFLECTION]
     routes: list[Any] = [to_cluster(_match(path), GATEWAYS, retry_policy=retries) for path in paths]
+    forbidden = refusal(403, "operators call this at the gateway itself")
+    routes = [{**forbidden, "match": {"prefix": path}} for path in ORDERS] + routes
     unbuffered = {"typed_per_filter_config": {_BUFFER: typed(f"extensions.{_BUFFER_KIND}PerRoute", disabled=True)}}
     untraced = {"tracing": {"overall_sampling": {"numerator": 0}}}
     for path in (HEALTH, REFLECTION):

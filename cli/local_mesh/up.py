@@ -54,6 +54,10 @@ def up(
         str | None,
         typer.Option(help="Small draft model with the same tokenizer, for speculation: a folder or ORG/NAME."),
     ] = None,
+    adapters: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FOLDER: a LoRA adapter in PEFT's form, which clients choose by its name. Repeatable."),
+    ] = None,
     speculation: Annotated[
         str | None,
         typer.Option(
@@ -90,6 +94,7 @@ def up(
         "model": models[0] if len(models) == 1 and "=" not in models[0] else None,
         "models": ",".join(models) if len(models) > 1 or any("=" in each for each in models) else None,
         "draft": draft,
+        "adapters": ",".join(adapters) if adapters else None,
         "worker.speculation": speculation,
         "worker.quantize": quantize,
         "worker.kv_dtype": kv,
@@ -108,6 +113,8 @@ def up(
         overrides |= given
         if draft is not None and len(models) > 1:
             raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
+        if adapters and len(models) > 1:
+            raise ConfigError("--adapters: belong to one model; write them into its table [[models]] in the file")
         mesh = with_models(read_settings(config, os.environ, overrides)).mesh()
         run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
 

@@ -92,6 +92,8 @@ class Landings:
             peer.send(Landed(ticket))
         elif request.landing is not None:
             peer.send(Landing(ticket, request.landing.first_page, request.landing.pages))
+        elif not request.adapter.ready:
+            peer.send(Later(ticket))
         else:
             self._land(peer, request)
 

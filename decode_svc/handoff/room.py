@@ -51,7 +51,7 @@ class Room:
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
         """The pages of this text that the prefix cache has, with a reference taken on each. GONE stands for those that
         no row behind them reads."""
-        salt, size, last = request.job.salt, self.page_tokens, len(request.tokens) - 1
+        salt, size, last = request.job.cache_salt, self.page_tokens, len(request.tokens) - 1
         hashes = block_hashes(request.tokens, page_tokens=size, numerics=self._numerics, salt=salt)
         if self.horizon.window:
             shared = self._pages.match(hashes, lambda count: self.horizon.first_page(min(count * size, last)))

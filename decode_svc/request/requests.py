@@ -13,6 +13,7 @@ from typing import Protocol
 
 from decode_svc.request.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
+from engine.adapters.held import MODEL_ALONE, AnyLease
 from engine.step.constraint import Constraint
 from engine.step.plan import Piece
 from mesh.messages.jobs import Job, Reason, Ticket, Token
@@ -158,6 +159,7 @@ class DecodeRequest:
     steps: int = 0  # steps that have computed it
     drafts: Drafts = field(default_factory=Drafts)
     constraint: Constraint | None = None  # the grammar that the answer follows
+    adapter: AnyLease = MODEL_ALONE  # what is added to the model for it; until it is ready, it gets no pages
     record: AttemptRecord = field(default_factory=AttemptRecord)  # what traces show of this attempt
     deadline: TimerHandle | None = None  # drops the request when its deadline passes
     start: TimerHandle | None = None  # gives it back when nothing of it is computed after too long
@@ -171,6 +173,8 @@ class DecodeRequest:
         if phase not in MOVES[self.phase]:
             raise ValueError(f"request {self.key}: no move from {self.phase.value} to {phase.value}")
         self.phase = phase
+        if phase is DecodePhase.ENDED:
+            self.adapter.close()
         for timer in (self.deadline, self.start) if phase is DecodePhase.ENDED else ():
             if timer is not None:
                 timer.cancel()

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from engine.adapters.held import LACKS, HeldAdapters, no_adapters
 from engine.examining.examined import ExaminedPrompt, ExamPhase, Seniority
 from engine.pool.ledger import Holder
 from engine.pool.pages import PagePool
@@ -34,12 +35,15 @@ class Examinations:
         priority_seconds: float,
         outbox: Outbox,
         wake: Callable[[], None],  # there is something to compute, or pages came back
+        adapters: HeldAdapters | None = None,  # None: prompts with an adapter are refused
+        places_first: bool = False,  # an adapter's place is taken before pages, as the worker's own requests do
         drafts: bool = False,  # the model has a draft, which reads every prompt too
         publish: bool = True,  # other prompts may share the pages that examinations fill
     ) -> None:
         self._pages, self._page_tokens, self._numerics = pages, page_tokens, numerics
         self._priority_seconds, self._outbox, self._wake = priority_seconds, outbox, wake
         self._drafts, self._publish = drafts, publish
+        self._adapters, self._places_first = adapters or no_adapters(), places_first
         self._loop = asyncio.get_running_loop()
         self._all: dict[int, ExaminedPrompt] = {}  # by key, in order of seniority
         self._stepping: frozenset[int] = frozenset()  # keys in the step that runs now
@@ -62,10 +66,17 @@ class Examinations:
         seniority = now + job.priority * self._priority_seconds, job.ticket.request
         self._keys -= 1
         exam = ExaminedPrompt(self._keys, job, message.examination, gateway, now, seniority, leg=leg)
+        if (lease := self._adapters.lease(job.adapter)) is None:
+            gateway.send(Lost(job.ticket, Reason.ADAPTER, LACKS))
+            leg.end(now)
+            return
         if self._needed(exam) > self._pages.pages:
             gateway.send(Lost(job.ticket, Reason.TOO_LARGE))
             leg.end(now)
             return
+        exam.adapter = lease
+        if self._places_first:
+            lease.want()
         self._all[exam.key] = exam
         self._all = {each.key: each for each in sorted(self._all.values(), key=lambda each: each.seniority)}
         if job.deadline_seconds is not None:
@@ -91,7 +102,10 @@ class Examinations:
         """Give pages to those that wait, the most senior first, as long as `room` pages suffice. `limit`: one that
         needs more is refused, because pages are stuck. `elder`: a request of the worker that waits for so many pages
         too; examinations that are younger leave them to it."""
+        self._give_up_adapters()
         for exam in self._in(ExamPhase.WAITING):
+            if self._places_first and not exam.adapter.ready:
+                continue
             needed = self._needed(exam)
             left = room - elder[1] if elder is not None and elder[0] < exam.seniority else room
             if limit is not None and needed > limit:
@@ -111,7 +125,7 @@ class Examinations:
 
     def _take(self, exam: ExaminedPrompt) -> None:
         size, tokens = self._page_tokens, exam.job.prompt
-        exam.hashes = block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=exam.job.salt)
+        exam.hashes = block_hashes(tokens, page_tokens=size, numerics=self._numerics, salt=exam.job.cache_salt)
         # The last row is always computed, and never into a shared page.
         shared = () if exam.needs_every_row else self._pages.match(exam.hashes[: (len(tokens) - 1) // size])
         fresh = self._pages.take(self._needed(exam) - len(shared), exam.job.salt)
@@ -119,6 +133,13 @@ class Examinations:
         exam.pages, exam.cached = (*shared, *fresh), len(shared) * size
         exam.done = exam.cached
         exam.enter(ExamPhase.COMPUTING)
+        exam.adapter.want()
+
+    def _give_up_adapters(self) -> None:
+        for exam in list(self._all.values()):
+            if exam.adapter.fault:
+                exam.gateway.send(Lost(exam.job.ticket, Reason.ADAPTER, exam.adapter.fault))
+                self._stop(exam)
 
     def _needed(self, exam: ExaminedPrompt) -> int:
         return pages_needed(exam.total, self._page_tokens)
@@ -127,7 +148,8 @@ class Examinations:
 
     def remaining(self) -> list[tuple[Seniority, Remaining]]:
         """The prompts that the next steps compute, for a loop that plans its own prompts with them."""
-        return [(e.seniority, Remaining(e.key, e.total, e.done)) for e in self._in(ExamPhase.COMPUTING)]
+        ready = [exam for exam in self._in(ExamPhase.COMPUTING) if exam.adapter.ready]
+        return [(exam.seniority, Remaining(exam.key, exam.total, exam.done)) for exam in ready]
 
     def pieces(self, budget: int, chunk: int) -> tuple[Piece, ...]:
         """Chunks of these prompts alone, within the rows that a step has left for them."""
@@ -149,6 +171,7 @@ class Examinations:
             pages=exam.pages[: pages_needed(stop, self._page_tokens)],
             drafting=Drafting(chunk.first) if self._drafts else None,
             wanted=exam.wanted(chunk),
+            adapter=exam.adapter.weights,
         )
 
     def step_begins(self, plan: Plan) -> None:
@@ -242,6 +265,7 @@ class Examinations:
         exam.enter(ExamPhase.ENDED)
         del self._all[exam.key]
         self._pages.release(exam.pages)
+        exam.adapter.close()
         self._wake()
 
     # ---- questions

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from enum import Enum
 
+from engine.adapters.held import MODEL_ALONE, AnyLease
 from engine.step.batch import Chunk
 from engine.step.plan import WantedRows
 from mesh.messages.jobs import Job, Pooling
@@ -48,6 +49,7 @@ class ExaminedPrompt:
     pooled: bytes = b""  # what the steps so far have made of the hidden states
     compute_seconds: float | None = None  # when its first step began
     deadline: asyncio.TimerHandle | None = None
+    adapter: AnyLease = MODEL_ALONE  # what is added to the model for it; no step computes it before it is ready
     leg: Recorder = UNRECORDED
     company: StepCompany = field(default_factory=StepCompany)
 

@@ -4,10 +4,16 @@ itself.
 The pool, the runner over its memory and the loop are each tier's own (`decode_svc/main.py`, `prefill_svc/main.py`)."""
 
 import asyncio
+import logging
+from pathlib import Path
 
+import baton_kernels
+from engine.adapters.held import HeldAdapters, open_adapters
+from engine.adapters.reading import base_model, read_adapter
 from engine.cuda.device import find_gpu
 from engine.loading.loaded import LoadedModel, load_on
 from engine.model.config import read_config
+from engine.step.adapted import AdapterWeights
 from engine.step.constraint import Masker, open_masker
 from mesh.config import host
 from mesh.config.config_checks import ConfigError
@@ -15,6 +21,8 @@ from mesh.config.worker_config import WorkerConfig
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import Tier
 from mesh.messages.reports import Hello, Load, PrefixChange
+
+log = logging.getLogger("baton.adapters")
 
 
 async def load_configured(config: WorkerConfig) -> LoadedModel:
@@ -62,6 +70,26 @@ async def open_masks(config: WorkerConfig) -> Masker | None:
     return masker
 
 
+async def open_held(config: WorkerConfig) -> HeldAdapters | None:
+    """The worker's adapters, those of its configuration loaded; None on a GPU, which computes none."""
+    if config.device != "cpu" or config.model is None:
+        return None
+    baton_kernels.self_test("deltas")
+    model = read_config(config.model, context_tokens=config.context_tokens)
+
+    def read(folder: Path) -> AdapterWeights:
+        base = base_model(folder)
+        if base and Path(base).name.lower() != config.model_name.rpartition("/")[2].lower():
+            log.warning("%s names %s as its base model; this worker serves %s", folder, base, config.model_name)
+        return read_adapter(folder, model, most_rank=config.max_lora_rank)
+
+    async def in_thread(folder: Path) -> AdapterWeights:
+        return await asyncio.to_thread(read, folder)
+
+    named = [(each.name, each.folder) for each in config.adapters]
+    return await open_adapters(in_thread, named, places=config.max_loras, most_bytes=config.lora_bytes)
+
+
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel, pages: PageReach) -> Hello:
     """Hello with everything known before the worker serves. The worker adds its address, load and prefix cache."""
     return Hello(
@@ -83,6 +111,7 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         vocabulary=_vocabulary(config),
         pages=pages,
         all_cores=config.all_cores,
+        loads_adapters=config.device == "cpu",
     )
 
 

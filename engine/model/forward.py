@@ -6,7 +6,6 @@ layer, rows that are not sampled need only their keys and values: when most rows
 is computed for the sampled rows alone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -17,6 +16,7 @@ import baton_kernels as kernels
 from engine.model.mixture import mix_one_by_one, mixture_of
 from engine.model.native import address, native_layer, native_step, optional_address
 from engine.model.page_memory import PageMemory
+from engine.model.queries import Queries, add_adapters
 from engine.model.rows import Ints, RowLimits, Rows, block_tables
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
 from engine.step.layer_groups import LayerWritten
@@ -39,23 +39,14 @@ class Product(Protocol):
 _Result = Callable[..., object]  # writes rows into its first argument, plus `residual` where it is given
 
 
-@dataclass(frozen=True, slots=True)
-class _Queries:
-    """The rows that attend: all of them, or in the last layer the sampled ones."""
-
-    tables: Ints
-    starts: Ints
-    counts: Ints
-    first_row: Ints
-
-
 class Forward:
     def __init__(self, weights: Weights, pages: PageMemory, product: Product = kernels.product) -> None:
         self._weights, self._pages, self._product = weights, pages, product
         self._scratch: dict[str, Floats] = {}
         at_once = weights.layers if product is kernels.product else ()
         self._native = [
-            native_layer(layer, weights.config, weights.config.window(index)) for index, layer in enumerate(at_once)
+            native_layer(index, layer, weights.config, weights.config.window(index))
+            for index, layer in enumerate(at_once)
         ]
         self._layers = (kernels.layer.Layer * len(self._native))(*self._native)
         self._embed, self._norm, self._norm_bias = (
@@ -85,19 +76,19 @@ class Forward:
         """Computes all layers, up to the last one's keys and values, with the product that was handed in. Returns that
         layer's input, its queries and, when `whole`, the result of its rest and of the final norm for all rows."""
         weights, config = self._weights, self._weights.config
-        every = _Queries(rows.tables, rows.starts, rows.counts, rows.first_row)
+        every = Queries.of(rows)
         page_of = rows.page_of + self._pages.first_byte
         x = self._take("x", len(rows.tokens), config.hidden)
         kernels.embed(weights.embed, rows.tokens, x, factor=config.embedding_scale)
         for index, layer in enumerate(weights.layers):
-            q = self._keys_and_values(layer, rows, page_of, x)
+            q = self._keys_and_values(layer, index, rows, page_of, x)
             written(index)
             page_of += self._pages.layer_bytes
             if index + 1 < config.layers:
                 self._rest(layer, index, every, q, x)
         return x, q, self._end(every, q, x) if whole else x
 
-    def _end(self, queries: _Queries, q: Floats, x: Floats) -> Floats:
+    def _end(self, queries: Queries, q: Floats, x: Floats) -> Floats:
         """Computes the rest of the last layer and the final norm."""
         weights = self._weights
         self._rest(weights.layers[-1], weights.config.layers - 1, queries, q, x)
@@ -113,6 +104,7 @@ class Forward:
         step.offset_in_page, step.tables = address(rows.offset_in_page), address(rows.tables)
         step.starts, step.counts = address(rows.starts), address(rows.counts)
         step.first_row = address(rows.first_row)
+        step.adapted, step.gate_up = self._adapted(rows)
         kernels.layer.begin(step, self._embed, address(rows.tokens))
         before = None
         for index, layer in enumerate(native):
@@ -123,6 +115,13 @@ class Forward:
             kernels.layer.finish(step, native[-1], pages.layer(config.layers - 1), self._norm, self._norm_bias)
         x, q, normed = (self._scratch[name][:count] for name in ("x", "q", "normed"))
         return x, q, normed if whole else x
+
+    def _adapted(self, rows: Rows) -> tuple[int | None, int | None]:
+        """Addresses of the rows that have adapters, and of scratch memory that only steps with such rows need."""
+        if rows.adapted is None:
+            return None, None
+        both = self._take("gate_up", len(rows.tokens), self._weights.config.gate_up_width)
+        return rows.adapted.address, address(both)
 
     def _new_step(self, count: int) -> kernels.layer.LayerStep:
         """Makes scratch memory for so many rows, at least twice as much as before, and a step that names its
@@ -181,13 +180,17 @@ class Forward:
             wanted=np.array(wanted, np.int32),
         )
 
-    def _keys_and_values(self, layer: LayerWeights, rows: Rows, page_of: NDArray[np.int64], x: Floats) -> Floats:
+    def _keys_and_values(
+        self, layer: LayerWeights, index: int, rows: Rows, page_of: NDArray[np.int64], x: Floats
+    ) -> Floats:
         """Writes the rows' keys and values into their pages; returns the rotated queries."""
         weights, config, pages = self._weights, self._weights.config, self._pages
         count = len(x)
         qkv = self._take("qkv", count, config.qkv_width)
         q = self._take("q", count, config.heads, config.head_dim)
-        self._product(self._normed(x, layer.input_norm, layer.input_norm_bias), layer.qkv, qkv, bias=layer.qkv_bias)
+        read = self._normed(x, layer.input_norm, layer.input_norm_bias)
+        self._product(read, layer.qkv, qkv, bias=layer.qkv_bias)
+        add_adapters(rows.adapted, index, "qkv", read, qkv)
         q_norm, k_norm = layer.q_norm, layer.k_norm
         if q_norm is not None and k_norm is not None and config.qk_norm_width:
             kernels.rmsnorm_within(qkv, q_norm, 0, config.eps)
@@ -216,7 +219,7 @@ class Forward:
         )
         return q
 
-    def _rest(self, layer: LayerWeights, index: int, queries: _Queries, q: Floats, x: Floats) -> None:
+    def _rest(self, layer: LayerWeights, index: int, queries: Queries, q: Floats, x: Floats) -> None:
         """Attention, its output product and the feed-forward block; x becomes the next layer's input."""
         weights, config, pages = self._weights, self._weights.config, self._pages
         count = len(x)
@@ -241,11 +244,12 @@ class Forward:
             config.attention_cap,
             config.window(index),
         )
-        self._add(x, layer.attended_norm, partial(self._product, attended, layer.o, bias=layer.o_bias))
+        adds = partial(add_adapters, queries.adapted, index)
+        self._add(x, layer.attended_norm, self._result(attended, layer.o, layer.o_bias, partial(adds, "o")))
         read = self._normed(x, layer.ffn_norm, layer.ffn_norm_bias)
-        self._add(x, layer.fed_norm, self._feed_forward(layer, index, read))
+        self._add(x, layer.fed_norm, self._feed_forward(layer, index, queries, read))
 
-    def _feed_forward(self, layer: LayerWeights, index: int, read: Floats) -> _Result:
+    def _feed_forward(self, layer: LayerWeights, index: int, queries: Queries, read: Floats) -> _Result:
         """The last product of the feed-forward block for these rows, or all of a mixture of experts."""
         config, mixture = self._weights.config, mixture_of(layer, self._weights.config)
         if mixture is not None:
@@ -253,10 +257,27 @@ class Forward:
                 return partial(kernels.experts.run, read, self._native[index].mlp)
             return partial(mix_one_by_one, read, mixture, product=self._product)
         assert layer.gate_up is not None and layer.down is not None
-        gated = self._take("gated", len(read), config.ffn)
-        between = kernels.gated if config.row.tensors.gated else kernels.activated
-        between(read, layer.gate_up, gated, layer.gate_up_bias, activation=config.activation)
-        return partial(self._product, gated, layer.down, bias=layer.down_bias)
+        gated, adds = self._take("gated", len(read), config.ffn), partial(add_adapters, queries.adapted, index)
+        if queries.adapted is None:
+            between = kernels.gated if config.row.tensors.gated else kernels.activated
+            between(read, layer.gate_up, gated, layer.gate_up_bias, activation=config.activation)
+        else:
+            both = self._take("gate_up", len(read), config.gate_up_width)
+            self._product(read, layer.gate_up, both, bias=layer.gate_up_bias)
+            adds("gate_up", read, both)
+            kernels.between(both, gated, activation=config.activation)
+        return self._result(gated, layer.down, layer.down_bias, partial(adds, "down"))
+
+    def _result(
+        self, inputs: Floats, packed: Bytes, bias: Floats | None, adds: Callable[[Floats, Floats], None]
+    ) -> _Result:
+        """A product, and what adapters add to it."""
+
+        def compute(out: Floats, *, residual: Floats | None = None) -> None:
+            self._product(inputs, packed, out, bias=bias, residual=residual)
+            adds(inputs, out)
+
+        return compute
 
     def _normed(self, x: Floats, weight: Floats | None, bias: Floats | None) -> Floats:
         """The rows that the next product reads: x itself where the model has no norm."""
@@ -279,17 +300,13 @@ class Forward:
         compute(out)
         kernels.add(x, out, norm=norm, eps=config.eps, factor=config.residual_scale)
 
-    def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[_Queries, Floats, Floats]:
+    def _sampled_only(self, rows: Rows, q: Floats, x: Floats) -> tuple[Queries, Floats, Floats]:
         config, count = self._weights.config, len(rows.sampled)
         few_q = self._take("few_q", count, config.heads, config.head_dim)
         few_x = self._take("few_x", count, config.hidden)
         np.take(q, rows.sampled, axis=0, out=few_q, mode="clip")
         np.take(x, rows.sampled, axis=0, out=few_x, mode="clip")
-        owner = np.searchsorted(rows.first_row, rows.sampled, side="right") - 1  # the piece of each sampled row
-        pieces, first, counts = np.unique(owner, return_index=True, return_counts=True)
-        starts = rows.slots[rows.sampled[first]]  # a piece's sampled rows are its last ones, next to each other
-        queries = _Queries(rows.tables[pieces], starts, counts.astype(np.int32), first.astype(np.int32))
-        return queries, few_q, few_x
+        return Queries.sampled(rows), few_q, few_x
 
     def _take(self, name: str, rows: int, *width: int) -> Floats:
         """Scratch memory [rows, *width]. It is kept for the next step and only grows."""

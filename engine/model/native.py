@@ -17,10 +17,10 @@ _DENSE = ("gate_up", "gate_up_bias", "down", "down_bias")
 _MLP = (*_DENSE, "router", "experts_gate_up", "experts_down")
 
 
-def native_layer(layer: LayerWeights, config: ModelConfig, window: int) -> kernels.layer.Layer:
-    """The addresses of a layer's weights, and its window."""
+def native_layer(index: int, layer: LayerWeights, config: ModelConfig, window: int) -> kernels.layer.Layer:
+    """The addresses of a layer's weights, its window, and its number in the model."""
     addresses = {name: optional_address(getattr(layer, name)) for name in layer.__slots__ if name not in _MLP}
-    return kernels.layer.Layer(mlp=_native_mlp(layer, config), window=window, **addresses)
+    return kernels.layer.Layer(mlp=_native_mlp(layer, config), window=window, index=index, **addresses)
 
 
 def _native_mlp(layer: LayerWeights, config: ModelConfig) -> kernels.layer.MlpWeights:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from baton_kernels.deltas import AdaptedRows
 from engine.pool.horizon import Horizon
+from engine.step.adapted import AdapterWeights
 from engine.step.plan import Piece
 
 Ints = NDArray[np.int32]
@@ -38,6 +40,7 @@ class Rows:
     counts: Ints  # [pieces]
     first_row: Ints  # [pieces]
     sampled: Longs  # [kept rows] indexes of the rows that are sampled or examined
+    adapted: AdaptedRows | None = None  # the rows that have adapters; None: none has
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], limits: RowLimits) -> "Rows":
@@ -61,6 +64,7 @@ class Rows:
             counts=counts,
             first_row=first_row,
             sampled=_sampled(pieces, first_row),
+            adapted=_adapted(pieces, first_row),
         )
 
 
@@ -97,3 +101,16 @@ def _sampled(pieces: Sequence[Piece], first_row: Ints) -> Longs:
         end = first + len(piece.tokens)
         rows.extend(range(end - piece.kept, end))
     return np.array(rows, np.int64)
+
+
+def _adapted(pieces: Sequence[Piece], first_row: Ints) -> AdaptedRows | None:
+    """The rows of pieces with adapters, those of equal content together."""
+    weights, rows = dict[str, AdapterWeights](), dict[str, list[int]]()
+    for piece, first in zip(pieces, first_row.tolist(), strict=True):
+        if piece.adapter is not None:
+            weights.setdefault(piece.adapter.digest, piece.adapter)
+            rows.setdefault(piece.adapter.digest, []).extend(range(first, first + len(piece.tokens)))
+    if not rows:
+        return None
+    tables = [weights[digest].table for digest in rows]
+    return AdaptedRows(tables, [np.array(each, np.int32) for each in rows.values()])

@@ -7,6 +7,7 @@ one chunk. Nothing here knows requests, only the keys by which the caller knows 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.step.adapted import AdapterWeights
 from engine.step.piece_masks import StepMasks
 from engine.step.plan import Drafting, Piece
 from mesh.messages.jobs import Sampling
@@ -71,6 +72,7 @@ def prompt_piece(
     position: int = 0,
     drafting: Drafting | None = None,
     masks: StepMasks | None = None,
+    adapter: AdapterWeights | None = None,
 ) -> Piece:
     """The piece that computes a chunk. `tokens` is the whole prompt, in which a resumed request's `position` emitted
     tokens are included."""
@@ -86,6 +88,7 @@ def prompt_piece(
         drafting=drafting,
         text=tokens if chunk.last and sampling.adjustments else None,
         masks=masks if chunk.last else None,
+        adapter=adapter,
     )
 
 
@@ -101,6 +104,7 @@ def decode_piece(
     drafting: Drafting | None = None,
     text: Sequence[int] | None = None,
     masks: StepMasks | None = None,
+    adapter: AdapterWeights | None = None,
 ) -> Piece:
     """The piece of a request in decode: `tokens` are its last emitted token and the drafts behind it, and every row is
     sampled. The block table also covers the slots of the tokens that the draft model will propose. `text` is the
@@ -108,4 +112,6 @@ def decode_piece(
     stop = start + len(tokens)
     slots = stop + (drafting.propose if drafting else 0)
     table = tuple(pages[: pages_needed(slots, page_tokens)])
-    return Piece(key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, masks, text=text)
+    return Piece(
+        key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, masks, text=text, adapter=adapter
+    )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Protocol
 
+from engine.step.adapted import AdapterWeights
 from engine.step.piece_masks import StepMasks
 from mesh.messages.jobs import Pooling, Sampling
 
@@ -65,6 +66,7 @@ class Piece:
     masks: StepMasks | None = field(default=None, compare=False)  # what a grammar forbids in the sampled rows
     follows: bool = False  # the only token is the one that the step before samples for this key; `tokens` is (0,)
     wanted: WantedRows | None = None  # a prompt under examination; nothing of it is sampled
+    adapter: AdapterWeights | None = None  # what is added to the model for these rows; None: the model alone
     # Prompt and emitted tokens up to the first sampled row, and maybe more: it is only ever appended to. None unless
     # `sampling` has adjustments of logits, which depend on it.
     text: Sequence[int] | None = field(default=None, compare=False)

@@ -15,7 +15,7 @@ from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.tracing.record import RequestRecord, unrecorded
 from gateway.validation.ranges import PRIORITIES
-from gateway.validation.validate import MAX_SALT_CHARACTERS, validate_model
+from gateway.validation.validate import MAX_SALT_CHARACTERS, check_adapter, validate_model
 from mesh.errors import Cancelled, InvalidRequest
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
@@ -43,6 +43,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     """One valid examination for each input, or an error that names the field."""
     facts, settings = core.facts(validate_model(core, request.model)), assets.embedding
     assert assets.name == facts.root, "these assets are of another model"
+    check_adapter(facts)
     request.trace.root = facts.root
     if settings.why_not:
         raise InvalidRequest("model", f"model {facts.root!r} makes no embeddings here: {settings.why_not}")
@@ -71,6 +72,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
         ChoiceRequest(
             request_id=request.request_id,
             model=facts.root,
+            adapter=facts.adapter,
             prompt=ids,
             emitted=(),
             sampling=Sampling(max_tokens=0),

@@ -99,6 +99,7 @@ class Relevances:
             numerics=self.numerics,
             trace=choice.trace,
             salt=choice.salt,
+            adapter=choice.adapter,
             priority=choice.priority,
             examination=Examination(0),
             prompt_field=choice.prompt_field,

@@ -5,6 +5,7 @@ Every message of a worker arrives here and goes on to the part that it concerns.
 import asyncio
 import logging
 
+from gateway.attaching.adapter_loading import AdapterLoading
 from gateway.attaching.changes import Changes
 from gateway.attaching.handing_over import HandingOver
 from gateway.attaching.hung_workers import ABOUT_THE_LOOP, HungWorkers
@@ -20,6 +21,7 @@ from gateway.sequencing.reasons import no_pair, no_worker
 from gateway.sequencing.sequencer import Sequencer
 from gateway.tracing.traces import RecentTraces
 from gateway.workers.attached import AttachedWorker
+from mesh.messages.adapters import AdapterRead, Adapters
 from mesh.messages.field_checks import text_problem
 from mesh.messages.hello_checks import hello_problem
 from mesh.messages.jobs import Tier
@@ -79,6 +81,7 @@ class Attaching:
         self._alone: dict[str, float] = {}  # models without a worker, and since when
         self._refusals, self.pairing = Refusals(), Pairing(workers, sequencer.local)
         self.page_queries = PageQueries()
+        self.loading = AdapterLoading(workers, served.adapters)
         self._hung = HungWorkers(workers, sequencer, changed=self._worker_changed, rules=rules)
         self._handing_over = HandingOver(workers, sequencer, rules)
         self.silent = SilentWorkers(workers, sequencer.settling, rules)
@@ -174,6 +177,7 @@ class Attaching:
         worker = AttachedWorker(hello, session, hello.load, root)
         worker.change(hello.prefix)
         self._workers.add(worker)
+        self.loading.attached(worker)
         self.silent.returned(worker)
         self._alone.pop(root, None)
         self._dialing.discard((worker.incarnation, hello.address))
@@ -238,6 +242,8 @@ class Attaching:
                 self._handing_over.on_drain(worker, message)
             case PageMap():
                 worker.page_map = message
+            case Adapters() | AdapterRead():
+                self.loading.on_report(worker, message)
             case PageReport():
                 self.page_queries.on_report(worker, message)
             case _:
@@ -259,6 +265,7 @@ class Attaching:
         worker.clock.stop()
         if self._workers.get(worker.incarnation) is worker:
             self._workers.remove(worker)
+            self.loading.left(worker)
             if worker.session.expired:
                 self.silent.lost(worker)
             self.pairing.judge()
@@ -283,6 +290,7 @@ class Attaching:
         self._sequencer.settling.stop()
         for worker in list(self._workers):
             worker.session.close()
+        await self.loading.aclose()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -7,7 +7,8 @@ metrics and logs carry the root, so that no request ever meets a worker of anoth
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gateway.core.interface import ModelFacts
+from gateway.attaching.adapter_names import AdapterNames, ServedAdapter
+from gateway.core.interface import ChosenAdapter, ModelFacts
 from gateway.routing.registry import Workers
 from gateway.routing.router import Local
 from gateway.workers.pairs import any_pair
@@ -21,6 +22,7 @@ class ServedModel:
     folder_name: str = ""  # under which workers may present it too
     vocabulary: int = 0  # token ids of its tokenizer here; 0: not known
     context_tokens: int = 0  # tokens of a prompt and its answer, as the gateway serves it; 0: not known
+    adapters: tuple[str, ...] = ()  # names of adapters that the configuration has
 
     @property
     def root(self) -> str:
@@ -32,11 +34,23 @@ class ServedModels:
         self._models = tuple(models)
         self._by_name = {name: model for model in self._models for name in model.names}
         self.roots = tuple(model.root for model in self._models)
-        self.names = tuple(self._by_name)
+        declared = {name: model.root for model in self._models for name in model.adapters}
+        self.adapters = AdapterNames(declared, self._by_name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of models, and of adapters behind them."""
+        return (*self._by_name, *self.adapters.names())
 
     def root(self, name: str) -> str:
-        """The root of the model with this name. KeyError: no model has it."""
-        return self._by_name[name].root
+        """The root of the model with this name, or of the one that an adapter of this name belongs to. KeyError: there
+        is none."""
+        if name in self._by_name:
+            return self._by_name[name].root
+        adapter = self.adapters.get(name)
+        if adapter is None:
+            raise KeyError(name)
+        return adapter.root
 
     def of_worker(self, hello: Hello) -> tuple[str, str]:
         """The root of the model that a worker presents, and why it is refused: one of both is empty. A served name
@@ -45,7 +59,7 @@ class ServedModels:
         found = [named] if named else [model for model in self._models if model.folder_name == hello.model]
         if len(found) != 1:
             several = ", which is the name of several folders" if found else ""
-            return "", f"it has model {hello.model}{several}, served are {', '.join(self.names)}"
+            return "", f"it has model {hello.model}{several}, served are {', '.join(self._by_name)}"
         (model,) = found
         if model.vocabulary and hello.vocabulary and model.vocabulary != hello.vocabulary:
             theirs, ours = f"{hello.vocabulary} token ids", f"{model.vocabulary} in the gateway's folder"
@@ -56,8 +70,8 @@ class ServedModels:
         return model.root, ""
 
 
-def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
-    """The abilities of the attached workers of this model."""
+def facts_of(root: str, workers: Workers, local: Local, adapter: ServedAdapter | None = None) -> ModelFacts:
+    """The abilities of the attached workers of this model. `adapter`: the one that the name stands for."""
     mine = workers.of(root)
     tiers = {tier: mine.tier(tier) for tier in Tier}
     decodes, prefills = tiers[Tier.DECODE], tiers[Tier.PREFILL]
@@ -71,6 +85,7 @@ def facts_of(root: str, workers: Workers, local: Local) -> ModelFacts:
         adjusts_logits=all(any(tier) or not tier for tier in able),
         healthy=bool(decodes) and (alone or any_pair(prefills, decodes)),
         tiers=numbers(mine),
+        adapter=None if adapter is None else ChosenAdapter(adapter.name, adapter.digest),
     )
 
 

@@ -73,6 +73,7 @@ class Gateway:
             observer=observer,
             rules=rules,
         )
+        self.loading = self.attaching.loading
         self.silent, self.silent_workers = self.attaching.silent, self.attaching.silent.facts
         self.refused_workers, self.alarms = self.attaching.refused_workers, self.attaching.alarms
         self.admission = AdmissionControl(
@@ -118,7 +119,7 @@ class Gateway:
         return self.served.root(name)
 
     def facts(self, name: str) -> ModelFacts:
-        return facts_of(self.root(name), self.workers, self._local)
+        return facts_of(self.root(name), self.workers, self._local, self.served.adapters.get(name))
 
     def healthy(self) -> bool:
         """Whether a decode worker is attached, alone or with a prefill worker of its class, and the gateway stays."""

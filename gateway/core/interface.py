@@ -12,9 +12,18 @@ from typing import Protocol
 from gateway.tracing.record import RequestRecord, unrecorded
 from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, ClassUnavailable
+from mesh.messages.hashing import cache_salt
 from mesh.messages.jobs import Sampling, Token
 from mesh.messages.orders import Examination
 from mesh.messages.reports import Scored
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenAdapter:
+    """The adapter that a name stands for at this moment."""
+
+    name: str
+    digest: str  # hash of its content; empty: no attached worker has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class ChoiceRequest:
     numerics: str = ""  # numerics class of `emitted`, as TokenStream.numerics spells it; empty: any class
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)  # notes what happens to the request
     salt: bytes = b""  # tenant's share of the block hashes
+    adapter: ChosenAdapter | None = None  # as it was when the request came; None: the model alone
     affinity: str = ""  # the router prefers the workers that the last request with this key went to; empty: none
     priority: int = 0  # a lower number counts as older, see mesh/rules.py
     least_tokens: int = 1  # tokens that it has at its end at least, `emitted` included
@@ -42,6 +52,16 @@ class ChoiceRequest:
     grammar_field: str = "structured_outputs"
     # Block hashes of the prompt by class and page size; choices of one prompt share them.
     hashes: dict[tuple[str, int], list[bytes]] = field(default_factory=dict, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """Hash of the adapter's content; empty: the model alone."""
+        return self.adapter.digest if self.adapter is not None else ""
+
+    @property
+    def cache_salt(self) -> bytes:
+        """Begins the block hashes, besides the numerics class."""
+        return cache_salt(self.salt, self.digest)
 
     def __post_init__(self) -> None:
         assert self.prompt, "validation refuses empty prompts"
@@ -167,6 +187,7 @@ class ModelFacts:
     adjusts_logits: bool  # False: workers are attached, and none of a tier honours Sampling.adjustments
     healthy: bool  # a request can be served now
     tiers: Mapping[str, int]  # number of its workers of each tier
+    adapter: ChosenAdapter | None = None  # None: the name is one of the model itself
 
     def context(self, allowed: int) -> int:
         """The context of a request, where the model itself allows `allowed` tokens."""

@@ -18,6 +18,7 @@ from gateway.answers.embedding import Embeddings, validate_embed
 from gateway.batches.store import BatchStore
 from gateway.batches.work import BatchWork
 from gateway.core.interface import Core
+from gateway.dialects.adapters import AdapterLoader, AdapterPages
 from gateway.dialects.anthropic.reply import MessagesCountReply
 from gateway.dialects.batches.asker import InnerAsker
 from gateway.dialects.batches.batch_pages import BatchPages
@@ -82,6 +83,7 @@ class HttpApi:
         receipts: Receipts | None = None,
         also: Sequence[BaseRoute] = (),
         tenants: Tenants | None = None,  # None: every client is served
+        loader: AdapterLoader | None = None,  # None: no adapters are loaded or unloaded
         stored: StoredResponses | None = None,  # None: no response is stored
         batches: BatchStore | None = None,  # None: there are neither files nor batches
     ) -> None:
@@ -118,6 +120,7 @@ class HttpApi:
         }
         begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
         begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
+        allowed = tenants is not None or core.limits.load_adapters
         relevance = RelevanceEndpoints(core, self._opening, random=random, clock=clock)
         begins |= dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank)
         begins |= dict.fromkeys(("/v1/score", "/score"), relevance.score)
@@ -127,6 +130,7 @@ class HttpApi:
             *routes_of(generating),
             *TokenizerPages(self, core, models, self._opening.parse).routes(),
             *OllamaPages(self, core, models, self._opening, created=clock()).routes(),
+            *(AdapterPages(self, core, loader, self._opening.parse, allowed=allowed).routes() if loader else ()),
             *ResponsePages(keeping, self._background).routes(),
             *self._batch_routes(batches),
             *info.routes(),

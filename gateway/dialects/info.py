@@ -6,6 +6,7 @@ from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from msgspec import UNSET
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -81,7 +82,8 @@ class InfoPages:
     def _entry(self, name: str) -> ModelCard:
         facts = self._core.facts(name)
         context = facts.context(self._models.of(name).context_tokens)
-        return ModelCard(name, "model", self._created, "baton", facts.root, context)
+        parent = UNSET if facts.adapter is None else facts.root
+        return ModelCard(name, "model", self._created, "baton", facts.root, context, parent)
 
     async def _health(self, request: Request) -> Response:
         healthy, tiers = self._core.healthy(), self._core.tiers()

@@ -1,4 +1,4 @@
-"""The gRPC API of operators, baton.admin.v1: load, topology, drains and pages.
+"""The gRPC API of operators, baton.admin.v1: load, topology, drains, pages and adapters.
 
 It is served on the port where workers register, which a network keeps from clients already: a topology shows addresses,
 and whoever drains workers can end the service."""
@@ -17,9 +17,10 @@ from gateway.grpc import errors as grpc_errors
 from gateway.grpc.calls import Call, begin, handlers
 from gateway.grpc.load import load_of
 from gateway.observability.pages import view_of_pages
+from gateway.validation.validate import validate_model
 from gateway.workers.attached import AttachedWorker
 from mesh.config.config_checks import MAX_SECONDS
-from mesh.errors import InvalidRequest
+from mesh.errors import InvalidRequest, UnknownModel
 from mesh.messages.message import Drain
 from mesh.network.grpc_network import AddServices
 from mesh.sessions.page_reports import MOST_LISTED
@@ -89,6 +90,24 @@ class _Admin:
                 raise InvalidRequest("count", f"count must be from 0 to {MOST_LISTED}, not {request.count}")
             view = await view_of_pages(self._gateway, request.worker, request.first, request.count)
         return pb.PagesResponse(workers=map(_worker_pages, view["workers"]), alarms=view["alarms"])
+
+    async def LoadAdapter(self, raw: bytes, context: Any) -> pb.LoadAdapterResponse:
+        async with _answered(raw, context, self._random) as call:
+            request = await call.message(pb.LoadAdapterRequest)
+            for field in ("name", "folder"):
+                if not getattr(request, field):
+                    raise InvalidRequest(field, f"{field} is missing")
+            root = self._gateway.root(validate_model(self._gateway, request.model))
+            loaded = await self._gateway.loading.load(root, request.name, request.folder, replace=request.replace)
+        return pb.LoadAdapterResponse(adapter=pb.Adapter(name=loaded.name, model=loaded.root, hash=loaded.digest))
+
+    async def UnloadAdapter(self, raw: bytes, context: Any) -> pb.UnloadAdapterResponse:
+        async with _answered(raw, context, self._random) as call:
+            request = await call.message(pb.UnloadAdapterRequest)
+            if self._gateway.served.adapters.get(request.name) is None:
+                raise UnknownModel(request.name, self._gateway.served.adapters.names())
+            gone = await self._gateway.loading.unload(request.name)
+        return pb.UnloadAdapterResponse(adapter=pb.Adapter(name=gone.name, model=gone.root, hash=gone.digest))
 
     def _workers(self) -> dict[int, pb.Worker]:
         return {worker.incarnation: _worker(worker) for worker in self._gateway.workers}

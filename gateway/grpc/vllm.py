@@ -45,7 +45,7 @@ _NAMES = Names(
         "salt": "kv.cache_salt",
     },
 )
-_REFUSED = {"": ("media", "lora_name"), "kv": ("kv_transfer_params", "ec_transfer_params")}
+_REFUSED = {"": ("media",), "kv": ("kv_transfer_params", "ec_transfer_params")}
 _SAMPLING = ("top_k", "top_p", "min_p")
 _PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
@@ -98,7 +98,7 @@ def to_ours(request: vllm.GenerateRequest, *, fresh_salt: str) -> pb.GenerateReq
         raise InvalidRequest(name, f"{name} is not supported by vllm.Inference of this gateway; leave it out")
     found = pb.GenerateRequest(
         request_id=request.request_id or None,
-        model=request.model or None,
+        model=request.lora_name or request.model or None,
         cache_salt=(fresh_salt if request.kv.bypass_prefix_cache else request.kv.cache_salt) or None,
         priority=request.priority or None,
         affinity_key=request.session_id or None,

@@ -97,6 +97,7 @@ class MeshCollector:
             "baton_attempts_total": lambda _: [MetricSeries((), counted.attempts)],
             "baton_resumes_total": by_label(counted.resumes),
             "baton_errors_total": by_label(counted.errors),
+            "baton_adapter_requests_total": by_label(counted.adapters),
             "baton_refusals_total": by_label(self._gateway.admission.refusals),
             "baton_prompt_tokens_total": lambda _: [MetricSeries((), counted.prompt_tokens)],
             "baton_generation_tokens_total": lambda _: [MetricSeries((), counted.generated)],

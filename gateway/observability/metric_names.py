@@ -120,6 +120,17 @@ BATON = (
     counter("baton_pages_cleared_total", "Pages that were cleared because their tenant changed", WORKER),
     counter("baton_ledger_broken_total", "Times that pages of the worker did not add up, each in another way", WORKER),
     counter("baton_requests_failed_alone_total", "Requests that ended because a step with them alone failed", WORKER),
+    # adapters
+    counter(
+        "baton_adapter_requests_total",
+        "Ended requests with an adapter; the first hundred names as they are, the rest as _others",
+        ("adapter",),
+    ),
+    gauge("baton_adapters", "Adapters of a worker. state: named, in_memory", (*WORKER, "state")),
+    gauge("baton_adapter_waiting_requests", "Requests that wait for a place in memory for their adapter", WORKER),
+    gauge("baton_adapter_bytes", "Memory that adapters take", WORKER),
+    counter("baton_adapter_loads_total", "Adapters that came into memory", WORKER),
+    counter("baton_adapter_evictions_total", "Adapters that left memory for others", WORKER),
     gauge("baton_sessions", "Sessions that are up. peer: gateway, prefill, decode", (*WORKER, "peer")),
     counter("baton_leases_expired_total", "Sessions that ended because the peer was silent", (*WORKER, "peer")),
     # steps of the engine, counted by workers

@@ -35,6 +35,7 @@ from mesh.telemetry.spans import TraceContext
 
 # Each counter shows all of its series from the start, so that the first event is a rise and not a new series.
 PATHS, STATUSES = ("remote", "local", "resumed", "none"), ("ok", "error", "cancelled")
+MOST_ADAPTERS, OTHER_ADAPTERS = 100, "_others"
 TIERS = tuple(tier.value for tier in Tier)
 RESUMES = (
     *(reason.value for reason in Reason),
@@ -60,6 +61,7 @@ class GatewayMetrics:
         self.finished = Counter[str]()  # by vLLM's finish reasons
         self.attempts = 0
         self.resumes = Counter[str](dict.fromkeys(RESUMES, 0))
+        self.adapters = Counter[str]()  # by name
         self.errors = Counter[str](dict.fromkeys((error.reason for error in BatonError.__subclasses__()), 0))
         self.decisions = Counter[str](dict.fromkeys((each.value for each in RouteDecision), 0))
         self.expired = Counter[str](dict.fromkeys(TIERS, 0))
@@ -154,6 +156,9 @@ class GatewayMetrics:
         status = "cancelled" if cancelled else "ok" if error is None or request.complete else "error"
         self.requests[request.path, status] += 1
         self.finished[finish_reason(request, status)] += 1
+        if (adapter := request.choice.adapter) is not None:
+            known = adapter.name in self.adapters or len(self.adapters) < MOST_ADAPTERS
+            self.adapters[adapter.name if known else OTHER_ADAPTERS] += 1
         assert request.ended_seconds is not None, "only an ended request is reported"
         trace, now = request.trace.context, request.ended_seconds
         what = "" if status == "ok" or error is None else error.reason

@@ -53,7 +53,7 @@ def parameters_of(valid: ValidRequest) -> Json | None:
         "bad_words": _hashed("bad_words", sorted(each.tokens for each in adjusted.bad_words)),
         "grammar": digest("grammar", sampling.grammar.encode("utf-8", "surrogatepass")) if sampling.grammar else None,
         "tools": _tools(request.reading),
-    }
+    } | ({"adapter": digest_of_adapter} if (digest_of_adapter := valid.choices[0].digest) else {})
 
 
 def _hashed(kind: str, values: list[Any]) -> str | None:

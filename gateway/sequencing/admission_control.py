@@ -111,7 +111,9 @@ class AdmissionControl:
         """The time for its own prompts and one answer, at least: with the most that a prefix cache has of its prompt,
         and as much of the others, at the workers' speed, and with no more tokens than it must have."""
         table = self._workers.table(choice.model)
-        cached = max((each.tokens for each in table.leading(choice.prompt, choice.salt, choice.hashes)), default=0)
+        cached = max(
+            (each.tokens for each in table.leading(choice.prompt, choice.cache_salt, choice.hashes)), default=0
+        )
         workers = [worker for group in (*table.prefills, *table.decodes) for worker in group.workers]
         lacking = max(0, len(choice.prompt) - cached)
         seconds = lacking / max(map(tokens_per_second, workers), default=inf)

@@ -17,13 +17,13 @@ class Affinities:
         self._workers: OrderedDict[tuple[str, bytes, str], frozenset[int]] = OrderedDict()
 
     def preferred(self, choice: ChoiceRequest) -> frozenset[int]:
-        """Incarnations of the workers that the last request to this model with this key and salt went to."""
-        key = choice.model, choice.salt, choice.affinity
+        """Incarnations of the workers that the last request to this model with this key, salt and adapter went to."""
+        key = choice.model, choice.cache_salt, choice.affinity
         return self._workers.get(key, NOWHERE) if choice.affinity else NOWHERE
 
     def remember(self, choice: ChoiceRequest, *workers: int | None) -> None:
         if choice.affinity:
-            key = choice.model, choice.salt, choice.affinity
+            key = choice.model, choice.cache_salt, choice.affinity
             self._workers[key] = frozenset(worker for worker in workers if worker is not None)
             self._workers.move_to_end(key)
             if len(self._workers) > self._most:

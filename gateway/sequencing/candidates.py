@@ -11,7 +11,7 @@ from gateway.sequencing.reasons import all_refuse_for_ever
 from gateway.sequencing.requests import GatewayRequest
 from gateway.workers.attached import AttachedWorker
 from gateway.workers.pairs import fits
-from mesh.errors import BatonError, ClassUnavailable, PoolTooSmall
+from mesh.errors import BatonError, ClassUnavailable, PoolTooSmall, Unavailable
 from mesh.messages.jobs import FullKind, Tier
 
 
@@ -32,7 +32,8 @@ def _try(
 ) -> Route | None:
     choice = request.choice
     table = workers.table(choice.model)  # the tokens of another model mean nothing to its workers
-    cached = table.leading(choice.prompt, choice.salt, choice.hashes)
+    refused = request.refused.keys() | without_adapter(request, workers)
+    cached = table.leading(choice.prompt, choice.cache_salt, choice.hashes)
     tokens, adjusts = len(choice.prompt) + request.next_position, choice.sampling.adjustments is not None
     for numerics in (request.numerics, "") if choice.allow_class_change else (request.numerics,):
         chosen = route(
@@ -42,13 +43,34 @@ def _try(
             keep=request.decode,
             last=None if decode_lost else request.prefill,
             first=request.prefill if decode_lost else None,
-            refused=request.refused,
+            refused=refused,
             failed=request.failed,
             preferred=preferred,
         )
         if chosen is not None:
             return chosen
     return None
+
+
+def without_adapter(request: GatewayRequest, workers: Workers) -> set[int]:
+    """Incarnations of the workers that lack the request's adapter."""
+    digest = request.choice.digest
+    if not digest:
+        return set()
+    mine = workers.of(request.choice.model)
+    return request.lacks_adapter | {each.incarnation for each in mine if digest not in each.contents}
+
+
+def adapter_missing(request: GatewayRequest, workers: Workers) -> Unavailable | None:
+    """The error of a request whose adapter no worker has any more that could serve it."""
+    choice = request.choice
+    mine = [each for tier in Tier for each in workers.of(choice.model).tier(tier)]
+    lacking = without_adapter(request, workers)
+    serving = [each for each in mine if each.tier is Tier.DECODE or choice.examination is not None]
+    if choice.adapter is None or not serving or any(each.incarnation not in lacking for each in serving):
+        return None
+    what = f"no worker has the adapter {choice.adapter.name!r} any more as it was when the request came"
+    return Unavailable(f"{what}: it was unloaded or replaced; send the request again")
 
 
 def refuse(request: GatewayRequest, worker: AttachedWorker, kind: FullKind) -> None:
@@ -71,6 +93,8 @@ def hopeless(request: GatewayRequest, workers: Workers, local: Local, *, settled
     """Why no worker will ever take the request; None: it may wait for room, or for a worker. `settled`: every worker
     that runs has had the time to attach."""
     choice, mine = request.choice, workers.of(request.choice.model)
+    if settled and (missing := adapter_missing(request, workers)):
+        return missing
     if settled and not mine.returns(choice.model, request.numerics) and (error := class_missing(request, workers)):
         return error
     return _too_large(request, *_of_its_class(request, mine), local)

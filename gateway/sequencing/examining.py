@@ -6,13 +6,14 @@ worker, or to a decode worker if no prefill worker can take it. Another attempt 
 reported is dropped, and the front door gets the findings of one attempt, whole."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Protocol
 
 from gateway.core.interface import PromptScores
 from gateway.routing.registry import Workers
 from gateway.routing.router import Local, RouteDecision
+from gateway.sequencing.candidates import adapter_missing, without_adapter
 from gateway.sequencing.observer import RequestObserver
 from gateway.sequencing.patience import Patience
 from gateway.sequencing.reasons import ROOM, all_refuse_for_ever
@@ -89,14 +90,16 @@ class Examining:
         tokens follow, prefill workers of a class that decode has too go first: the answer is of one class."""
         workers = self._workers.of(request.choice.model)
         decodes = workers.tier(Tier.DECODE)
-        prefills = [worker for worker in workers.tier(Tier.PREFILL) if takes(worker, request)]
+        lacking = without_adapter(request, self._workers)
+        able = {tier: [each for each in workers.tier(tier) if takes(each, request, lacking)] for tier in Tier}
+        prefills = able[Tier.PREFILL]
         if request.choice.sampling.max_tokens:
             classes = {decode.numerics for decode in decodes}
             prefills = [worker for worker in prefills if worker.numerics in classes] or prefills
         if prefills or self._local is Local.NEVER:
             yield from prefills
         else:
-            yield from (worker for worker in decodes if takes(worker, request))
+            yield from able[Tier.DECODE]
 
     def _wait_or_fail(self, request: GatewayRequest) -> None:
         tiers = (Tier.PREFILL,) if self._local is Local.NEVER else (Tier.PREFILL, Tier.DECODE)
@@ -106,6 +109,8 @@ class Examining:
         if workers and not able:
             what = "the attached workers run on GPUs, which neither compute embeddings nor logprobs of prompts"
             self._host.end(request, InvalidRequest(None, f"{what}; attach a prefill worker with device = cpu"))
+        elif (missing := adapter_missing(request, self._workers)) is not None:
+            self._host.end(request, missing)
         elif all_refuse_for_ever(request, able):
             field, tokens = request.choice.prompt_field, len(request.choice.prompt)
             self._host.end(request, PoolTooSmall(field, f"{field} has {tokens} tokens; no worker's pool holds so many"))
@@ -140,11 +145,12 @@ def begin_anew(request: GatewayRequest) -> None:
     request.findings.clear()
 
 
-def takes(worker: AttachedWorker, request: GatewayRequest) -> bool:
-    """Can this worker examine the request's prompt?"""
+def takes(worker: AttachedWorker, request: GatewayRequest, lacking: Collection[int] = ()) -> bool:
+    """Can this worker examine the request's prompt? `lacking`: workers without its adapter."""
     return (
         worker.hello.examines
         and worker.incarnation not in request.refused
+        and worker.incarnation not in lacking
         and request.choice.numerics in ("", worker.numerics)
     )
 

@@ -94,6 +94,7 @@ class GatewayRequest:
     error: BatonError | None = None  # that ended it
     findings: list[Scored | Embedded] = field(default_factory=list)  # an examination's reports, of the current attempt
     over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
+    lacks_adapter: set[int] = field(default_factory=set)  # workers that lack its adapter, though they had it once
     start_seconds: float | None = None  # a worker gives it back if nothing of it is computed by then; None: it waits
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
@@ -205,6 +206,7 @@ class GatewayRequest:
             sampling=choice.sampling,
             deadline_seconds=left,
             salt=choice.salt,
+            adapter=choice.digest,
             priority=self.priority,
             start_seconds=self.start_seconds if first else None,
         )
@@ -214,6 +216,7 @@ class GatewayRequest:
         if not worker.prefix:
             return 0
         numerics, page_tokens = key = (worker.hello.numerics, worker.hello.page_tokens)
-        prompt, known = self.choice.prompt, self.choice.hashes.setdefault(key, [])
-        known += next_hashes(prompt, page_tokens=page_tokens, numerics=numerics, salt=self.choice.salt, known=known)
+        choice = self.choice
+        prompt, known = choice.prompt, choice.hashes.setdefault(key, [])
+        known += next_hashes(prompt, page_tokens=page_tokens, numerics=numerics, salt=choice.cache_salt, known=known)
         return next((i for i, block in enumerate(known) if block not in worker.prefix), len(known)) * page_tokens

@@ -194,6 +194,8 @@ class Sequencer:
             self.deaths.landing_lost(request)
         if lost.reason is Reason.TOO_LARGE:
             request.refused[worker.incarnation] = FullKind.EVER
+        if lost.reason is Reason.ADAPTER:
+            request.lacks_adapter.add(worker.incarnation)
         if lost.reason is Reason.CANNOT_PUSH and request.decode is not None:
             pair = worker.incarnation, request.decode
             request.failed[pair] = request.failed.get(pair, 0) + 1

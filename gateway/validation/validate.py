@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
-from gateway.core.interface import ChoiceRequest, Core
+from gateway.core.interface import ChoiceRequest, Core, ModelFacts
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_prompt_length
 from gateway.validation.adjustments import adjusting_field, leaves_none
@@ -15,7 +15,7 @@ from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
 from gateway.validation.ranges import RANGES, SIXTY_FOUR_BITS, Range
 from mesh.config.door_config import DoorConfig
-from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, UnknownModel
+from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, Unavailable, UnknownModel
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
 
@@ -62,10 +62,18 @@ def validate_model(core: Core, name: str | None) -> str:
     return name
 
 
+def check_adapter(facts: ModelFacts) -> None:
+    """Raise Unavailable where the name is one of an adapter that no worker has loaded yet."""
+    if facts.adapter is not None and not facts.adapter.digest:
+        what = f"adapter {facts.adapter.name!r} is not loaded yet: no attached worker has it"
+        raise Unavailable(f"{what}; try again later")
+
+
 def validate(request: ClientRequest, core: Core, assets: Assets, random: Random) -> ValidRequest:
     fields = Fields(request.field_names)
     facts = core.facts(validate_model(core, request.model))
     assert assets.name == facts.root, "these assets are of another model"
+    check_adapter(facts)
     request.trace.root = facts.root
     context = facts.context(assets.context_tokens)
     prompt_field = fields.name("prompt")
@@ -84,7 +92,7 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
     own_eos = frozenset(eos) - set(request.stop_token_ids)
-    valid = _per_choice(request, fields, facts.root, assets, sampling, own_eos)
+    valid = _per_choice(request, fields, facts, assets, sampling, own_eos)
     tokens = len(request.prompt) + sum(map(len, request.emitted.values()))
     request.trace.admission.adds(prompt_tokens=tokens, choices=len(valid.choices), max_tokens=max_tokens)
     return valid
@@ -194,7 +202,7 @@ def _validate_grammar(request: ClientRequest, fields: Fields, eos: tuple[int, ..
 def _per_choice(
     request: ClientRequest,
     fields: Fields,
-    model: str,
+    facts: ModelFacts,
     assets: Assets,
     sampling: dict[str, Any],
     eos: frozenset[int],
@@ -225,7 +233,8 @@ def _per_choice(
         choices.append(
             ChoiceRequest(
                 request_id=request.request_id,
-                model=model,
+                model=facts.root,
+                adapter=facts.adapter,
                 prompt=request.prompt,
                 emitted=emitted,
                 sampling=Sampling(choice=index, **sampling),
@@ -245,21 +254,22 @@ def _per_choice(
                 hashes=hashes,
             )
         )
-    scoring = _scoring(request, fields, model, sampling, salt, priority)
+    scoring = _scoring(request, fields, facts, sampling, salt, priority)
     return ValidRequest(
         request, sampling["seed"], tuple(choices), tuple(complete), eos, sampling["min_tokens"], scoring
     )
 
 
 def _scoring(
-    request: ClientRequest, fields: Fields, model: str, sampling: dict[str, Any], salt: bytes, priority: int
+    request: ClientRequest, fields: Fields, facts: ModelFacts, sampling: dict[str, Any], salt: bytes, priority: int
 ) -> ChoiceRequest | None:
     """The examination of the prompt whose logprobs are wanted; None: they are not."""
     if request.prompt_logprobs is None:
         return None
     return ChoiceRequest(
         request_id=request.request_id,
-        model=model,
+        model=facts.root,
+        adapter=facts.adapter,
         prompt=request.prompt,
         emitted=(),
         sampling=Sampling(**sampling),

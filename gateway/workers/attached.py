@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gateway.workers.clocks import WorkerClock
+from mesh.messages.adapters import NamedAdapter
 from mesh.messages.jobs import Tier
 from mesh.messages.message import Down
 from mesh.messages.orders import Snapshot
@@ -35,6 +36,7 @@ class UnwatchedWorker:
 
 
 UNWATCHED = UnwatchedWorker()
+MOST_CONTENTS = 4096  # hashes of adapters that are remembered of one worker
 
 
 @dataclass(slots=True)
@@ -59,11 +61,14 @@ class AttachedWorker:
     distributions: dict[str, Distribution] = field(default_factory=dict)  # its histograms
     measured_seconds: float | None = None  # when its last Measures came
     observer: WorkerObserver = UNWATCHED
+    adapters: dict[str, NamedAdapter] = field(default_factory=dict)  # by name, as it last reported them
+    contents: set[str] = field(default_factory=set)  # hashes of those that it has or had: it may still know them
     clock: WorkerClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = WorkerClock(self.send)
         self.model = self.model or self.hello.model
+        self.has_adapters(self.hello.adapters)
 
     @property
     def name(self) -> str:
@@ -135,6 +140,11 @@ class AttachedWorker:
     def report(self, load: Load) -> None:
         self.load, self.unreported_tokens, self.unreported_requests = load, 0, 0
         self.observer.changed(self)
+
+    def has_adapters(self, adapters: Iterable[NamedAdapter]) -> None:
+        self.adapters = {each.name: each for each in adapters}
+        now = {each.digest for each in self.adapters.values()}
+        self.contents = self.contents | now if len(self.contents) < MOST_CONTENTS else now
 
     def measure(self, measures: Measures, now: float) -> None:
         self.measures = {each.name: each.value for each in measures.values}

@@ -41,6 +41,7 @@ class Layer(Structure):
         ("mlp", MlpWeights),
         *_fields(c_void_p, "fed_norm", "cos", "sin"),
         ("window", c_long),
+        ("index", c_long),
     ]
 
 
@@ -57,6 +58,7 @@ class LayerStep(Structure):
         *_fields(c_void_p, "pool", "slots", "page_of", "offset_in_page"),
         *_fields(c_void_p, "tables", "starts", "counts", "first_row"),
         *_fields(c_void_p, "x", "normed", "qkv", "q", "attended", "gated"),
+        *_fields(c_void_p, "adapted", "gate_up"),  # None: no row has an adapter
     ]
 
 

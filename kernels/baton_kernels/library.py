@@ -43,6 +43,8 @@ _SIGNATURES = {
     "route": "mpllliipp",
     "combine": "mplpp" + "lllpp",
     "expert_bytes": "q",
+    "add_deltas": "mplplpl",
+    "between": "-ppllii",
     "rmsnorm": "mppllfp",
     "rmsnorm_within": "mpplllf",
     "layernorm": "mppp" + "llfp",

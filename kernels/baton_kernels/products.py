@@ -130,6 +130,16 @@ def gated(
     )
 
 
+def between(gate_up: Array, out: Array, *, activation: str) -> None:
+    """What lies between the products of an MLP: out [rows, n] = activation(gate) * up of gate_up [rows, 2n], gate
+    first, or the activation of [rows, n] where the MLP has no gate."""
+    (rows, both), (_, n) = rank("gate_up", gate_up, 2), rank("out", out, 2)
+    if both not in (n, 2 * n):
+        raise KernelError(f"gate_up: has {both} columns, must be {n} or {2 * n}")
+    at = pointer("gate_up", gate_up, F32, (rows, both))
+    load().between(at, writable("out", out, F32, (rows, n)), rows, n, activation_index(activation), both == 2 * n)
+
+
 def activated(x: Array, packed: Array, out: Array, bias: Array | None = None, *, activation: str) -> None:
     """out [rows, n] = activation of (x times the packed weight, then + bias [n])."""
     (rows, _), (n, k) = rank("x", x, 2), shape_of(packed)

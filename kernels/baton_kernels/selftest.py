@@ -12,6 +12,7 @@ import numpy as np
 from baton_kernels import machine, pages, products, sampling
 from baton_kernels import paged as kv
 from baton_kernels.arrays import PATHS, Array
+from baton_kernels.deltas import AdaptedRows, LowRank, PackedDelta, add_deltas, delta_table, pack_delta
 from baton_kernels.fixed import numbers, packed
 from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.layer import ACTIVATIONS
@@ -38,8 +39,8 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, of integer products, of coded pages, of what other families compute, of experts and windows: on every
-# machine. They change only with KERNEL_VERSION, or with this test.
+# Of each path, of integer products, of coded pages, of what other families and adapters compute, of experts and of
+# windows: on every machine. They change only with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
@@ -49,6 +50,7 @@ KNOWN = {
     "families": "ea62514e6b7a7c5e7d5928da47efd529",
     "experts": "36b6f285fb9d09f0584cecceeeafac40",
     "windows": "a2a7db2e2e00a84a174651d333f082af",
+    "deltas": "d79456d86f10191b19b4a6c9fe33bb4f",
 }
 
 
@@ -81,6 +83,8 @@ def _run(path: str) -> str:
         return _digest(path, mixtures())
     if path == "windows":
         return _digest(path, _windows())
+    if path == "deltas":
+        return _digest(path, _deltas())
     if path == "codes":
         return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
     return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
@@ -206,6 +210,31 @@ def _families() -> Iterator[Array]:
         yield out
         for coded in kv.KV:
             yield from _attention(path, coded, cap=2.5, rotated=False)
+
+
+def _deltas() -> Iterator[Array]:
+    """Adapters of several ranks in fp32 and bf16, for few rows and many, of widths that fill no panel."""
+    for seed, (k, columns, ranks) in enumerate(
+        ((67, (48, 33), (5, 0)), (96, (70,), (8,)), (130, (32, 16, 9), (1, 4, 19)))
+    ):
+        wide = [_low_rank(30 + seed, k, n, rank) for n, rank in zip(columns, ranks, strict=True)]
+        half = [None if each is None else _halved(each) for each in wide]
+        packed_deltas: list[PackedDelta] = [pack_delta(each, columns, k) for each in (wide, half)]
+        tables = [delta_table([each]) for each in packed_deltas]
+        for rows in (3, 150):
+            x, out = numbers(40, rows, k), numbers(41, rows, sum(columns))
+            order = np.arange(rows, dtype=np.int32)
+            add_deltas(x, out, AdaptedRows(tables, [order[::3], order[1::3]]), 0)
+            yield out
+
+
+def _low_rank(seed: int, k: int, columns: int, rank: int) -> LowRank | None:
+    return LowRank(numbers(seed, rank, k), numbers(seed + 5, columns, rank), 0.7) if rank else None
+
+
+def _halved(part: LowRank) -> LowRank:
+    down, up = ((each.view(np.uint32) >> 16).astype(np.uint16) for each in (part.down, part.up))
+    return LowRank(down, up, part.scale)
 
 
 def _windows() -> Iterator[Array]:

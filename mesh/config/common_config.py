@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mesh.config.adapter_config import AdapterFolder, check_adapters
 from mesh.config.config_checks import (
     ConfigError,
     check_address,
@@ -51,6 +52,7 @@ class CommonConfig(TlsConfig):
     draft: Path | None = None  # Hugging Face folder of a small model with the same tokenizer; None: no draft
     context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
     served_name: tuple[str, ...] = ()  # the model's names for clients; empty: the folder's name
+    adapters: tuple[AdapterFolder, ...] = ()  # LoRA adapters of the model, by the names that clients write
     cache_folder: Path = field(default_factory=default_cache_folder)
     otlp_endpoint: str = ""  # OTLP gRPC collector of the gateway, http://host:4317; empty: traces stay at the gateway
     metrics: bool = True  # workers measure for their gateways; the gateway serves /metrics
@@ -69,6 +71,7 @@ class CommonConfig(TlsConfig):
         check_folder("model", self.model)
         check_folder("draft", self.draft)
         check_range("context_tokens", self.context_tokens, 0, 1 << 27)
+        check_adapters(self.adapters, names_of(self.model, self.served_name))
         check_choice("log_format", self.log_format, LOG_FORMATS)
 
     @property

@@ -29,6 +29,7 @@ class DoorConfig:
     keep_alive_seconds: float = 15.0  # an idle stream gets a comment after this time; 0: never
     drain_seconds: float = 30.0  # time between SIGTERM and the end of streams that still run
     keys_file: Path | None = None  # keys of the tenants, hashed (gateway/tenants/rows.py); None: every client is served
+    load_adapters: bool = False  # without keys: every client may load and unload adapters; with keys operators may
     # Read without a key, with all below.
     keys_open_paths: tuple[str, ...] = ("/health", "/v1/health", "/version", "/v1/receipts/key")
     receipts_folder: Path | None = None  # key of the receipts and the receipts themselves; None: in `cache_folder`

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from mesh.config.adapter_config import AdapterFolder, check_adapters
 from mesh.config.config_checks import ConfigError, check_choice, check_range
 from mesh.config.model_folder import why_no_model
 
@@ -19,6 +20,7 @@ BUILTIN_NAME = "baton-tiny"
 class ServedModelConfig:
     model: Path | None = None  # Hugging Face folder; None: the built-in model
     served_name: tuple[str, ...] = ()  # what clients call it; empty: the folder's name
+    adapters: tuple[AdapterFolder, ...] = ()  # LoRA adapters of the model, by the names that clients write
     context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
     tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
     reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
@@ -26,6 +28,7 @@ class ServedModelConfig:
     def __post_init__(self) -> None:
         check_folder("model", self.model)
         check_range("context_tokens", self.context_tokens, 0, 1 << 27)
+        check_adapters(self.adapters, self.names)
         check_choice("tool_format", self.tool_format, TOOL_FORMATS)
         check_choice("reasoning_format", self.reasoning_format, REASONING_FORMATS)
 
@@ -54,7 +57,7 @@ def check_models(models: Sequence[ServedModelConfig]) -> None:
     folders, owners = dict[Path | None, str](), dict[str, str]()
     for each in models:
         root = each.names[0]
-        for name in each.names:
+        for name in (*each.names, *(adapter.name for adapter in each.adapters)):
             if name in owners:
                 raise ConfigError(
                     f"models: the name {name!r} stands for two models, {owners[name]} and {each.model}; give each "

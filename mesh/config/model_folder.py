@@ -10,7 +10,7 @@ from pathlib import Path
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+(@[\w./-]+)?(:\w+)?")
 _BINS = ("pytorch_model*.bin", "*.pt", "*.pth", "consolidated*.safetensors")
-_ADAPTER = "adapter_config.json"
+ADAPTER = "adapter_config.json"
 _MERGE = "merge both with peft: PeftModel.from_pretrained(base, folder).merge_and_unload().save_pretrained(merged)"
 _GGUF = "its weights are GGUF: name the file itself, as FILE.gguf"
 
@@ -49,16 +49,17 @@ def why_no_weights(folder: Path) -> tuple[str, str]:
 
 
 def _adapter_beside(folder: Path) -> str | None:
-    """Refuses a model with an adapter in its folder: transformers would apply the adapter, and Baton cannot."""
-    if not (folder / _ADAPTER).is_file():
+    """Refuses a model with an adapter in its folder: transformers would apply the adapter by itself."""
+    if not (folder / ADAPTER).is_file():
         return None
-    problem = f"{folder} holds a model and an adapter ({_ADAPTER}), and Baton does not apply adapters"
-    return f"{problem}; to serve the model alone remove the adapter's files; for the adapted model {_MERGE}"
+    problem = f"{folder} holds a model and an adapter ({ADAPTER}), and Baton reads each from a folder of its own"
+    apart = "to serve the adapter too, move them into another folder and name that in `adapters`"
+    return f"{problem}; to serve the model alone remove the adapter's files; {apart}, or {_MERGE}"
 
 
 def _other_form(folder: Path) -> str | None:
     """The form in which the folder holds a model, if Baton knows it and cannot read it."""
-    if (adapter := folder / _ADAPTER).is_file():
+    if (adapter := folder / ADAPTER).is_file():
         base = _base_model(adapter)
         return f"it holds an adapter{f' of {base}' if base else ''}, no whole model; {_MERGE}"
     if any(_found(folder, ("*.gguf",))):

@@ -87,7 +87,7 @@ class GatewayConfig(DoorConfig, CommonConfig):
 
     @property
     def served(self) -> tuple[ServedModelConfig, ...]:
-        own = ("model", "served_name", "context_tokens", "tool_format", "reasoning_format")
+        own = ("model", "served_name", "adapters", "context_tokens", "tool_format", "reasoning_format")
         return self.models or (ServedModelConfig(**{key: getattr(self, key) for key in own}),)
 
     @property

@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
+from mesh.config.adapter_config import AdapterFolder, adapters_in
 from mesh.config.arrangement import default_workers, this_machine
 from mesh.config.common_config import CommonConfig, TlsConfig
 from mesh.config.config_checks import ConfigError
@@ -36,6 +37,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "mesh": ("prefill_workers", "decode_workers"),
 }
 # Names of other servers, at top level, with dashes or underscores, and the settings that they set.
+ADAPTERS = "adapters"  # a setting at top level whose value is a table
 FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "max_model_len": ((TOP, "context_tokens"),),
     "served_model_name": ((TOP, "served_name"),),
@@ -43,6 +45,9 @@ FAMILIAR: dict[str, tuple[tuple[str, str], ...]] = {
     "max_num_batched_tokens": (("prefill", "step_tokens"), ("worker", "chunk_tokens")),
     "gpu_memory_utilization": (("worker", "memory_share"),),
     "kv_cache_dtype": (("worker", "kv_dtype"),),
+    "lora_modules": ((TOP, "adapters"),),
+    "max_loras": (("worker", "max_loras"),),
+    "max_lora_rank": (("worker", "max_lora_rank"),),
     "memory_utilization": (("worker", "memory_share"),),
 }
 _FORCED = "BATON_PRODUCT_PATH"  # engine/model/paths.py reads it where weights are opened; it wins over the settings
@@ -160,7 +165,7 @@ def _from_file(file: Path) -> Iterator[SettingValue]:
         raise ConfigError(f"{file}: is not TOML: {error}") from None
     folder = file.resolve().parent
     for name, value in content.items():
-        if not isinstance(value, dict) or name == MODELS:
+        if not isinstance(value, dict) or name in (MODELS, ADAPTERS):
             yield from _checked(SettingValue(TOP, name, value, f"{file}, {name}", folder, 0), str(file))
             continue
         if name not in SECTIONS:
@@ -242,6 +247,8 @@ def _convert(kind: Any, value: SettingValue) -> Any:
             return float(raw)
     if kind in (int, str, bool) and type(raw) is kind and not (text and kind is not str):
         return raw
+    if kind == tuple[AdapterFolder, ...]:
+        return adapters_in(value)
     if kind == tuple[str, ...]:
         parts = [raw] if isinstance(raw, str) and value.key == "served_name" else raw
         parts = raw.split(",") if text else parts

@@ -57,6 +57,9 @@ class WorkerConfig(CommonConfig):
     worker_on_host: int = 0  # this worker's number among them
     pin_threads: bool = False  # each compute thread stays on a core of its own
     prefix_cache: bool = True
+    max_loras: int = 16  # adapters in memory at one time; idle ones make room for others
+    max_lora_rank: int = 256  # largest rank of an adapter that is loaded
+    lora_bytes: int = 1 << 30  # memory of all adapters together
     speculation: str = "auto"  # auto: with the draft if there is one, else prompt lookup; draft | lookup | off
     transports: tuple[str, ...] | None = None  # allowed transports, best first; None: all of the device
     transport_host: str = "127.0.0.1"  # where tcp, rdma and nccl listen; a wildcard: others dial `advertise_host`
@@ -107,6 +110,12 @@ class WorkerConfig(CommonConfig):
             raise ConfigError(f"memory_share: {self.memory_share} is not between 0 and 1")
         if self.memory_share and self.pool_pages is not None:
             raise ConfigError("memory_share: pool_pages sets the pool's size too; leave one of them out")
+        check_range("max_loras", self.max_loras, 1, 4096)
+        check_range("max_lora_rank", self.max_lora_rank, 1, 256)
+        check_range("lora_bytes", self.lora_bytes, 1, 1 << 50)
+        if self.adapters and self.device != "cpu":
+            names = ", ".join(each.name for each in self.adapters)
+            raise ConfigError(f'adapters: {names}: device {self.device!r} computes no adapters; set device = "cpu"')
         check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 20)
         check_range("threads", self.threads, 0, most_threads())
         check_range("workers_on_host", self.workers_on_host, 1, 4096)

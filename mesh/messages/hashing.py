@@ -1,6 +1,7 @@
 """Block hashes: keyed blake3 chains over full pages of tokens, equal on the gateway and on every worker.
 
-A page's hash names everything its KV depends on: all tokens before it, the tenant's salt and the numerics class."""
+A page's hash names everything its KV depends on: all tokens before it, the numerics class, and the salt, in which the
+tenant and the content of the request's adapter stand."""
 
 from collections.abc import Iterator, Sequence
 from struct import pack
@@ -27,3 +28,9 @@ def next_hashes(
         block = tokens[first : first + page_tokens]
         parent = blake3(parent + pack(f"<{page_tokens}I", *block), key=key).digest(length=DIGEST_BYTES)
         yield parent
+
+
+def cache_salt(salt: bytes, adapter: str) -> bytes:
+    """The salt of a request: the tenant's, and with an adapter the hash of that one's content too. No tenant's salt is
+    equal to one with an adapter, so pages of a model and of its adapters are never taken for each other."""
+    return blake3(salt, derive_key_context=f"baton adapter {adapter}").digest() if adapter else salt

@@ -5,9 +5,12 @@ the requests of all. Every field is checked here. A problem names the field; the
 serves on (`gateway/attaching/attaching.py`)."""
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from mesh.messages.adapters import NamedAdapter
 from mesh.messages.field_checks import range_problem, text_problem
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.page_shape_checks import MOST_PAGE_TOKENS, shape_problem
@@ -22,6 +25,8 @@ MOST_PLACE_SECONDS = 3600.0  # between two places that get free
 MOST_TRANSPORTS = 16
 MOST_HASH_BYTES = 64
 MOST_HASHES = 1 << 24
+MOST_ADAPTERS = 1024
+MOST_PATH = 4096  # letters of a folder's path
 SPEEDS = ("tokens_per_second", "local_tokens_per_second")
 MOST: dict[str, float] = {  # upper bound of each figure of Load
     "waiting": MOST_REQUESTS,
@@ -59,8 +64,20 @@ def hello_problem(hello: Hello) -> str:
         or range_problem("window_tokens", hello.window_tokens, 0, MOST_TOKENS)
         or _hashes(hello.prefix.added)
         or _pages(hello.pages)
+        or adapters_problem(hello.adapters)
         or load_problem(hello.load)
     )
+
+
+def adapters_problem(adapters: Sequence[NamedAdapter]) -> str:
+    """Names go into lists for clients, hashes into block hashes."""
+    if len(adapters) > MOST_ADAPTERS:
+        return f"adapters: are {len(adapters)}, more than {MOST_ADAPTERS}"
+    for each in adapters:
+        why = text_problem("adapters.name", each.name) or text_problem("adapters.folder", each.folder, MOST_PATH)
+        if why or not each.name or not re.fullmatch("[0-9a-f]{64}", each.digest):
+            return why or f"adapters: {each.name!r} has no name, or no hash"
+    return ""
 
 
 def load_problem(load: Load) -> str:

@@ -6,6 +6,8 @@ import struct
 from dataclasses import dataclass
 from enum import Enum
 
+from mesh.messages.hashing import cache_salt
+
 _TICKET = struct.Struct("<QQ16s")
 
 
@@ -51,6 +53,7 @@ class Reason(Enum):
     TOO_LARGE = "too_large"  # prompt or answer need more than the worker's whole pool or context has
     GRAMMAR = "grammar"  # the answer cannot follow its grammar here; the gateway ends the request with the detail
     LATE = "late"  # it waited too long, and nothing of it is computed; the gateway ends the request
+    ADAPTER = "adapter"  # the worker lacks the request's adapter; the detail says why
     FAILED = "failed"  # the job is not sound, or a step with it alone fails; the gateway ends the request with an error
 
 
@@ -144,6 +147,12 @@ class Job:
     salt: bytes = b""  # the tenant's secret in the block hashes: tenants share no cached pages
     priority: int = 0  # a lower number counts as waiting longer, see `priority_seconds` in mesh/rules.py
     start_seconds: float | None = None  # a worker that has not begun it after this time gives it back; None: it waits
+    adapter: str = ""  # hash of the adapter that it is computed with; empty: the model alone
+
+    @property
+    def cache_salt(self) -> bytes:
+        """Begins the block hashes, besides the numerics class."""
+        return cache_salt(self.salt, self.adapter)
 
     @property
     def base(self) -> int:

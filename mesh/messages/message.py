@@ -5,6 +5,14 @@ from worker to gateway; the kv.v1 stream carries `Kv` (mesh/messages/kv_messages
 
 from dataclasses import dataclass
 
+from mesh.messages.adapters import (
+    AbandonAdapter,
+    AdapterRead,
+    Adapters,
+    AssignAdapter,
+    ReadAdapter,
+    UnloadAdapter,
+)
 from mesh.messages.kv_messages import (
     Abort,
     Commit,
@@ -54,7 +62,21 @@ class Heartbeat:
     """Sent when the session has carried nothing else for about a heartbeat's time."""
 
 
-Down = Prefill | Open | Examine | Cancel | Snapshot | ClockProbe | Watch | Drain | Refused | PageQuery | Heartbeat
+AdapterOrder = ReadAdapter | AssignAdapter | AbandonAdapter | UnloadAdapter
+Down = (
+    Prefill
+    | Open
+    | Examine
+    | Cancel
+    | Snapshot
+    | ClockProbe
+    | Watch
+    | Drain
+    | Refused
+    | PageQuery
+    | AdapterOrder
+    | Heartbeat
+)
 Up = (
     Hello
     | Tokens
@@ -73,6 +95,8 @@ Up = (
     | Measures
     | PageMap
     | PageReport
+    | Adapters
+    | AdapterRead
     | Heartbeat
 )
 Kv = KvHello | Ready | Landing | Later | Written | Computing | Commit | Resend | Landed | Abort | Quiet | Heartbeat

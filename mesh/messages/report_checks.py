@@ -6,8 +6,9 @@ is none, of one worker, would cost all of them. A problem names the field; the g
 import math
 from collections.abc import Iterable, Iterator
 
+from mesh.messages.adapters import Adapters
 from mesh.messages.field_checks import text_problem
-from mesh.messages.hello_checks import load_problem
+from mesh.messages.hello_checks import adapters_problem, load_problem
 from mesh.messages.message import Message
 from mesh.messages.reports import ClockReading, Embedded, Hello, Load, Measures, Phase, Phases, Prefilled, Scored
 
@@ -23,6 +24,8 @@ def report_problem(message: Message) -> str:
             return "hello: comes once, at the beginning"
         case Load():
             return load_problem(message)
+        case Adapters():
+            return adapters_problem(message.items)
         case Measures():
             return _measures(message)
         case ClockReading():

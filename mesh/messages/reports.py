@@ -5,6 +5,7 @@ They travel over the Attach stream, except Register. docs/protocol.md says what 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from mesh.messages.adapters import NamedAdapter
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import End, FullKind, Reason, Ticket, Tier, Token
 
@@ -69,10 +70,12 @@ class Hello:
     reports_pages: bool = True  # it answers PageQuery; older workers do not
     all_cores: bool = False  # it computes on every core that its host has for workers, those of others too
     window_tokens: int = 0  # tokens that a token reads, itself the last: pages before them are given back; 0: all
+    adapters: tuple[NamedAdapter, ...] = ()  # those that it has
+    loads_adapters: bool = False  # it takes ReadAdapter; an older worker, or one on a GPU, does not
 
-    def at(self, address: str, load: Load, prefix: PrefixChange) -> "Hello":
-        """The same worker with its address, load and cached pages of this moment."""
-        return replace(self, address=address, load=load, prefix=prefix)
+    def at(self, address: str, load: Load, prefix: PrefixChange, adapters: tuple[NamedAdapter, ...] = ()) -> "Hello":
+        """The same worker with its address, load, cached pages and adapters of this moment."""
+        return replace(self, address=address, load=load, prefix=prefix, adapters=adapters)
 
 
 # Packed ticket, position, id, logprob and end of a token; and the token itself, where it was made.

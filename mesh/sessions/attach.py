@@ -9,11 +9,12 @@ from collections.abc import Callable
 
 from mesh.messages.hello_checks import clamped
 from mesh.messages.job_check import JobLimits
-from mesh.messages.message import Drain, Message, Up
+from mesh.messages.message import AdapterOrder, Drain, Message, Up
 from mesh.messages.orders import ClockProbe, Examine, Open, PageQuery, Prefill, Refused, Snapshot, Watch
 from mesh.messages.reports import ClockReading, Hello, Load, Lost, Measures, PrefixChange, Register
 from mesh.network.interface import Accept, Channel, Listening, Network, Stream, StreamClosed
 from mesh.rules import Rules
+from mesh.sessions.adapter_book import NO_ADAPTERS, AdapterBook
 from mesh.sessions.page_map import PageWatch
 from mesh.sessions.page_reports import PageBook, PageReports
 from mesh.sessions.reach_log import ReachLog
@@ -42,12 +43,15 @@ class Attachments:
         pages: PageBook,  # what a gateway that watches gets maps and reports of
         on_activity: Callable[[], None] = lambda: None,  # called before a message is handled
         measures: Callable[[], Measures] | None = None,  # None: gateways get no Measures
+        adapters: AdapterBook = NO_ADAPTERS,
     ) -> None:
         self.sessions: list[Session] = []
         self._network, self._gateways, self._rules = network, gateways, rules
         self._hello, self._load_now, self._cached = hello, load, cached
         self._on_message, self._on_end = on_message, on_end
         self._on_activity = on_activity
+        self._adapters = adapters
+        adapters.tell(self.send_all)
         self._measures, self._measured = measures, Measures((), ())
         self._limits = JobLimits.of(hello)  # what every job must keep within
         self._expired = 0  # sessions that ended because the gateway was silent
@@ -95,7 +99,8 @@ class Attachments:
 
     async def _accept(self, stream: Stream) -> None:
         session = Session(stream, rules=self._rules, name=f"gateway {stream.peer}", on_activity=self._on_activity)
-        session.send(self._hello.at(self.address, clamped(self._load_now()), self._prefix()))
+        load, adapters = clamped(self._load_now()), self._adapters.named()
+        session.send(self._hello.at(self.address, load, self._prefix(), adapters))
         if self._measures is not None:
             session.send(self._measures())
         if self._draining:
@@ -106,6 +111,7 @@ class Attachments:
         finally:
             self.sessions.remove(session)
             self._expired += session.expired
+            self._adapters.gateway_ended(session)
             self._on_end(session)
 
     def _receive(self, session: Session, message: Message) -> None:
@@ -124,6 +130,8 @@ class Attachments:
                 log.error("%s sends this worker no requests: %s", session.name, message.why)
             else:
                 log.info("%s sends this worker requests again", session.name)
+        elif isinstance(message, AdapterOrder):
+            self._adapters.order(session, message)
         elif isinstance(message, Open | Prefill | Examine) and (refusal := self._limits.refusal(message)):
             ticket, (reason, why) = message.job.ticket, refusal
             log.error("request %d of %s is refused: %s", ticket.request, session.name, why)
@@ -148,9 +156,12 @@ class Attachments:
         if load != self._load:
             self._load = load
             messages.append(clamped(load))
+        for message in messages:
+            self.send_all(message)
+
+    def send_all(self, message: Up) -> None:
         for session in self.sessions:
-            for message in messages:
-                session.send(message)
+            session.send(message)
 
     async def push_measures(self, observe_delay: Callable[[float], None]) -> None:
         """Send Measures to every gateway when they have changed. The loop's delay is observed while the worker works,

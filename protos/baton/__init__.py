@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from library.adapters import LoRARequest
     from library.async_llm import AsyncLLM
     from library.llm import LLM
     from library.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput
@@ -18,6 +19,7 @@ __all__ = [
     "AsyncLLM",
     "CompletionOutput",
     "EmbeddingRequestOutput",
+    "LoRARequest",
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
@@ -31,6 +33,7 @@ _MODULES = {
     "AsyncLLM": "library.async_llm",
     "CompletionOutput": "library.outputs",
     "EmbeddingRequestOutput": "library.outputs",
+    "LoRARequest": "library.adapters",
     "RequestOutput": "library.outputs",
     "SamplingParams": "library.params",
     "ScoringRequestOutput": "library.outputs",

@@ -23,7 +23,9 @@ def first_segment(path: str) -> str:
     return f"/{path.split('/')[1]}"
 
 
-OPERATORS = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if each.work is Work.OPERATES))
+_OPERATED = [each for each in ENDPOINTS if each.work is Work.OPERATES]
+OPERATORS = tuple(dict.fromkeys(first_segment(each.path) for each in _OPERATED if each.body is None))
+_ORDERS = frozenset(each.path for each in _OPERATED if each.body is not None)  # what lies beside them is for clients
 _MESSAGES = tuple(each.path for each in ENDPOINTS if each.dialect is ApiDialect.MESSAGES)
 _OLLAMA = tuple(dict.fromkeys(first_segment(each.path) for each in ENDPOINTS if each.dialect is ApiDialect.OLLAMA))
 
@@ -41,7 +43,7 @@ def is_below(path: str, places: tuple[str, ...]) -> bool:
 
 
 def shows_operations(path: str) -> bool:
-    return is_below(path, OPERATORS)
+    return is_below(path, OPERATORS) or path.rstrip("/") in _ORDERS
 
 
 def without_slash(path: str) -> str:

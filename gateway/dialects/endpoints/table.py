@@ -45,6 +45,7 @@ from gateway.dialects.described.pages import (
 from gateway.dialects.described.receipts import ReceiptKey, SignedReceipt
 from gateway.dialects.described.relevance import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
 from gateway.dialects.described.responses import ResponseAnswer, ResponseEvent
+from gateway.dialects.endpoints.adapter_orders import ADAPTER_ORDERS
 from gateway.dialects.endpoints.endpoint import TEXT, ApiDialect, ApiEndpoint, Merged
 from gateway.dialects.endpoints.kept import KEPT
 from gateway.dialects.native.types import DetokenizeBody, SglangBody, TokenGenerateBody, TokenizeBody
@@ -154,6 +155,7 @@ ENDPOINTS = (
     ApiEndpoint("/v1/receipts/{id}", "The signed receipt of an answer", SignedReceipt, unknown="NOT_FOUND"),
     ApiEndpoint("/v1/models", "The served models", ModelCards),
     ApiEndpoint("/v1/models/{name:path}", "One served model", ModelCard, unknown="UNKNOWN_MODEL"),
+    *ADAPTER_ORDERS,
     ApiEndpoint(
         "/tokenize",
         "The token ids of a prompt or of a chat",

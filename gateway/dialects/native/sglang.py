@@ -65,7 +65,7 @@ def _translate(body: SglangBody, ignored: list[str]) -> CompletionRequest:
     prompt: Any = body.input_ids if body.text is None else body.text
     return CompletionRequest(
         prompt=prompt,
-        model=body.model,
+        model=body.lora_path or body.model,
         request_id=body.rid,
         session_id=body.session_id,
         priority=body.priority,

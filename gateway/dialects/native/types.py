@@ -34,6 +34,24 @@ class DetokenizeBody(msgspec.Struct):
     tokens: list[int] | None = None
 
 
+class LoadAdapterBody(msgspec.Struct):
+    """`/v1/load_lora_adapter`."""
+
+    lora_name: str | None = None
+    lora_path: str | None = None  # a folder in PEFT's form, as the workers see it
+    load_inplace: bool | None = None  # true: the name may stand for another content already
+    model: str | None = None  # that it belongs to, where several are served
+    base_model_name: None = None
+    is_3d_lora_weight: None = None
+
+
+class UnloadAdapterBody(msgspec.Struct):
+    """`/v1/unload_lora_adapter`."""
+
+    lora_name: str | None = None
+    lora_int_id: None = None
+
+
 class VllmSampling(SamplingFields, forbid_unknown_fields=True):
     """vLLM's SamplingParams."""
 
@@ -151,7 +169,7 @@ class SglangBody(msgspec.Struct):
     log_metrics: bool | None = None
     no_logs: bool | None = None
     stream_options: StreamOptions | None = None
-    lora_path: Literal[""] | None = None
+    lora_path: str | None = None  # name of an adapter; empty: the model alone
     input_embeds: None = None
     image_data: None = None
     audio_data: None = None

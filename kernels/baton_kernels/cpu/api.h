@@ -29,6 +29,24 @@ struct BatonLayer {
     BatonMlp mlp;
     const float *fed_norm, *cos, *sin;
     long window;  // slots that a row sees; 0: all
+    long index;  // its number in the model
+};
+// The same fields as in deltas.py, in the same order: what an adapter adds to one product.
+struct BatonDeltaPart {
+    long columns, rank;  // outputs, behind those of the part before; 0 ranks: nothing is added to them
+    float scale;
+};
+struct BatonDelta {
+    const void *down, *up;  // null: nothing is added
+    long ranks;             // rows of A: the ranks of all parts, and zero rows up to a multiple of kDeltaRanks
+    int half, parts;
+    BatonDeltaPart part[3];
+};
+// The rows of a step that have adapters, those of each adapter together.
+struct BatonAdapted {
+    const BatonDelta* const* deltas;  // for each adapter those of all its products, kDeltasOfLayer for each layer
+    const int32_t *starts, *rows;     // the rows of adapter a are rows[starts[a]] to rows[starts[a + 1]]
+    long adapters;
 };
 struct BatonStep {
     int path, kv;  // of attention and pages; a matrix says its own
@@ -41,6 +59,8 @@ struct BatonStep {
     const int64_t* page_of;
     const int32_t *offset_in_page, *tables, *starts, *counts, *first_row;
     float *x, *normed, *qkv, *q, *attended, *gated;
+    const BatonAdapted* adapted;  // null: no row has an adapter
+    float* gate_up;               // [rows, outputs of the MLP's first product]; for steps with adapters
 };
 // The same fields as in draft.py, in the same order.
 struct BatonModel {
@@ -95,6 +115,10 @@ const char* baton_route(const float* scores, long rows, long experts, long chose
 const char* baton_combine(const float* y, long y_rows, const int32_t* places, const float* weights, long rows, long parts, long k,
                           const float* residual, float* out);
 int64_t baton_expert_bytes();  // of experts' matrices that were read so far
+// Adds to each row of `out` what its adapter makes of its row of x [rows, k]; `product`: its number in the model.
+const char* baton_add_deltas(const float* x, long k, float* out, long out_row, const BatonAdapted*, long product);
+// What lies between the products of an MLP: [rows, outputs of the first] -> [rows, inputs of the second].
+void baton_between(const float* gate_up, float* out, long rows, long n, int activation, int gated);
 
 const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long k, long stride, float eps);
 const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out);

@@ -8,6 +8,23 @@
 using namespace baton;
 
 namespace {
+enum DeltaOf { kQkv, kOutput, kGateUp, kDown, kDeltasOfLayer };
+
+const char* add_deltas(const BatonStep* s, const BatonLayer* l, DeltaOf product, const float* x, long k, float* out, long n) {
+    return s->adapted ? baton_add_deltas(x, k, out, n, s->adapted, l->index * kDeltasOfLayer + product) : nullptr;
+}
+
+// The MLP of a layer. Where rows have adapters, what these add to the first product comes before the gate.
+const char* feed_forward(const BatonStep* s, const BatonLayer* l, const float* read, float* out, const float* residual, const void* after) {
+    const BatonMlp& mlp = l->mlp;
+    if (!s->adapted) return baton_feed_forward(read, &mlp, s->rows, s->gated, out, residual, after);
+    const char* wrong = baton_product(read, mlp.gate_up, s->rows, s->gate_up, mlp.gate_up_bias, nullptr);
+    if (!wrong) wrong = add_deltas(s, l, kGateUp, read, s->hidden, s->gate_up, mlp.gated ? 2 * s->ffn : s->ffn);
+    if (!wrong) baton_between(s->gate_up, s->gated, s->rows, s->ffn, mlp.activation, mlp.gated);
+    if (!wrong) wrong = baton_product(s->gated, mlp.down, s->rows, out, mlp.down_bias, residual);
+    return wrong ? wrong : add_deltas(s, l, kDown, s->gated, s->ffn, out, s->hidden);
+}
+
 // Normalises x; `rows` becomes the rows that the next product reads: x itself where the model has no norm.
 const char* normalise(const BatonStep* s, const float* weight, const float* bias, const float*& rows) {
     rows = weight ? s->normed : s->x;
@@ -24,6 +41,7 @@ const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, con
     const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
     expect_product(l->mlp.router ? l->mlp.router : l->mlp.gate_up, s->rows);
     if (!wrong) wrong = baton_product(s->attended, l->o, s->rows, apart ? s->normed : s->x, l->o_bias, apart ? nullptr : s->x);
+    if (!wrong) wrong = add_deltas(s, l, kOutput, s->attended, s->heads * s->dim, apart ? s->normed : s->x, s->hidden);
     if (apart && !wrong) wrong = baton_add(s->x, s->normed, l->attended_norm, s->rows, s->hidden, s->eps, s->residual_scale);
     const float* read = nullptr;
     if (!wrong) wrong = normalise(s, l->ffn_norm, l->ffn_norm_bias, read);
@@ -31,7 +49,7 @@ const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, con
     const float* residual = fed_apart ? nullptr : s->x;
     if (!wrong)
         wrong = l->mlp.router ? baton_experts(read, &l->mlp, s->rows, fed, residual, after)
-                              : baton_feed_forward(read, &l->mlp, s->rows, s->gated, fed, residual, after);
+                              : feed_forward(s, l, read, fed, residual, after);
     if (fed_apart && !wrong) wrong = baton_add(s->x, s->normed, l->fed_norm, s->rows, s->hidden, s->eps, s->residual_scale);
     return wrong;
 }
@@ -42,6 +60,7 @@ const char* keys_and_values_of(const BatonStep* s, const BatonLayer* l, int64_t 
     expect_product(l->o, s->rows);
     if (!wrong) wrong = baton_product(read, l->qkv, s->rows, s->qkv, l->qkv_bias, nullptr);
     const long queries = s->heads * s->dim, keys = s->kv_heads * s->dim, all = queries + 2 * keys;
+    if (!wrong) wrong = add_deltas(s, l, kQkv, read, s->hidden, s->qkv, all);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv, l->q_norm, s->rows, queries, all, s->eps);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv + queries, l->k_norm, s->rows, keys, all, s->eps);
     if (s->qkv_limit != 0.0f && !wrong) wrong = baton_clip(s->qkv, s->rows, all, s->qkv_limit);

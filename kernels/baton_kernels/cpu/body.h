@@ -37,6 +37,7 @@
 #include "experts.h"
 #include "sample.h"
 #include "copy.h"
+#include "deltas.h"
 #endif
 
 #define BATON_NAME_(body) #body
@@ -60,12 +61,12 @@ static void log_exp(const float* x, float* logs, float* exps, long n) {
     }
 }
 constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, pack_rows, product, pack_bytes, product_integer, gate, activate, attention, rmsnorm, layernorm, add, cap, clip,
-                        route, combine, rotate, sample, log_exp, copy};
+                        route, combine, rotate, sample, log_exp, copy, shrink, expand};
 #elif defined(BATON_QUADS_ONLY)
 constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, nullptr, nullptr, pack_bytes, product_integer, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
-                        nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+                        nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #else
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #endif
 }  // namespace baton::BODY
 

@@ -96,6 +96,20 @@ struct RotateCall {
     Kv kv;
 };
 
+constexpr long kDeltaRanks = 4;  // rows of A that are multiplied together: their number is a multiple of it
+
+// What one adapter adds to one product (deltas.h).
+struct DeltaCall {
+    const float* x;
+    float* out;            // the part's first column
+    const void *down, *up; // A, and the part's B
+    long k, out_row;
+    long ranks;            // of all parts: distance of two rows of hidden states
+    long rank, columns;    // of the part
+    float scale;
+    bool half;             // A and B are bf16, else fp32
+};
+
 struct SampleCall {
     const float* logits;
     const float* adjusted;         // rows that are drawn from instead; null: none
@@ -135,6 +149,8 @@ struct Body {
     void (*sample)(const SampleCall&, long row, float* scratch);  // 5 * round_up(vocab, 16) floats
     void (*log_exp)(const float* x, float* logs, float* exps, long n); // for tests
     uint64_t (*copy)(char* to, const char* from, long bytes, uint64_t word); // if `to` is null, it only computes the checksum
+    void (*shrink)(const DeltaCall&, const int32_t* rows, long count, float* hidden, long first, long last);
+    void (*expand)(const DeltaCall&, const int32_t* rows, long count, const float* hidden, long first, long last);
 };
 
 // Floats that one attention unit works in; carved up in attention.h.

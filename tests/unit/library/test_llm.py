@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from baton import LLM, SamplingParams, StructuredOutputsParams, TokensPrompt
+from baton import LLM, LoRARequest, SamplingParams, StructuredOutputsParams, TokensPrompt
 from library.opened import ModelOrder, opened
 from mesh.config.config_checks import ConfigError
 
@@ -174,8 +174,12 @@ def test_what_it_cannot_do_is_refused_by_its_name(llm: LLM) -> None:
             SamplingParams(**{name: object()})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_tokens must be at least 1"):
         SamplingParams(max_tokens=0)
-    with pytest.raises(ValueError, match="lora_request is not supported"):
-        llm.generate("a", lora_request=object())
+    with pytest.raises(TypeError, match="lora_request must be a LoRARequest, not object"):
+        llm.generate("a", lora_request=object())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'nobody' is not served"):
+        llm.generate("a", GREEDY, use_tqdm=False, lora_request=LoRARequest("nobody"))
+    with pytest.raises(ValueError, match=r"gateway\.load_adapters"):
+        llm.generate("a", GREEDY, use_tqdm=False, lora_request=LoRARequest("a", 1, "/nowhere"))
     with pytest.raises(ValueError, match="prompt_embeds of a prompt is not supported"):
         llm.generate({"prompt": "a", "prompt_embeds": [1.0]}, use_tqdm=False)
     with pytest.raises(ValueError, match="a prompt must have"):

@@ -54,6 +54,16 @@ class AdminServiceStub(object):
                 request_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.SerializeToString,
                 response_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.FromString,
                 _registered_method=True)
+        self.LoadAdapter = channel.unary_unary(
+                '/baton.admin.v1.AdminService/LoadAdapter',
+                request_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/baton.admin.v1.AdminService/UnloadAdapter',
+                request_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServiceServicer(object):
@@ -88,6 +98,20 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LoadAdapter(self, request, context):
+        """Loads an adapter at all workers of a model, or at none of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Takes an adapter's name away at all workers of its model. Requests that run go on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -110,6 +134,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Pages,
                     request_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.FromString,
                     response_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.SerializeToString,
+            ),
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -220,6 +254,60 @@ class AdminService(object):
             '/baton.admin.v1.AdminService/Pages',
             baton_dot_admin_dot_v1_dot_admin__pb2.PagesRequest.SerializeToString,
             baton_dot_admin_dot_v1_dot_admin__pb2.PagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.admin.v1.AdminService/LoadAdapter',
+            baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.SerializeToString,
+            baton_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.admin.v1.AdminService/UnloadAdapter',
+            baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.SerializeToString,
+            baton_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -30,6 +30,7 @@ class LostReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LOST_REASON_TOO_LARGE: _ClassVar[LostReason]
     LOST_REASON_GRAMMAR: _ClassVar[LostReason]
     LOST_REASON_LATE: _ClassVar[LostReason]
+    LOST_REASON_ADAPTER: _ClassVar[LostReason]
     LOST_REASON_FAILED: _ClassVar[LostReason]
 
 class FullKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -58,6 +59,7 @@ LOST_REASON_CANNOT_PUSH: LostReason
 LOST_REASON_TOO_LARGE: LostReason
 LOST_REASON_GRAMMAR: LostReason
 LOST_REASON_LATE: LostReason
+LOST_REASON_ADAPTER: LostReason
 LOST_REASON_FAILED: LostReason
 FULL_KIND_UNSPECIFIED: FullKind
 FULL_KIND_EVER: FullKind
@@ -98,7 +100,7 @@ class StatsResponse(_message.Message):
     def __init__(self, counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
-    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine", "refused", "page_query")
+    __slots__ = ("heartbeat", "prefill", "open", "cancel", "snapshot", "watch", "clock_probe", "drain", "examine", "refused", "page_query", "read_adapter", "assign_adapter", "abandon_adapter", "unload_adapter")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +112,10 @@ class AttachRequest(_message.Message):
     EXAMINE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     PAGE_QUERY_FIELD_NUMBER: _ClassVar[int]
+    READ_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    ABANDON_ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    UNLOAD_ADAPTER_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     prefill: Prefill
     open: Open
@@ -121,10 +127,14 @@ class AttachRequest(_message.Message):
     examine: Examine
     refused: Refused
     page_query: PageQuery
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., page_query: _Optional[_Union[PageQuery, _Mapping]] = ...) -> None: ...
+    read_adapter: ReadAdapter
+    assign_adapter: AssignAdapter
+    abandon_adapter: AbandonAdapter
+    unload_adapter: UnloadAdapter
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., watch: _Optional[_Union[Watch, _Mapping]] = ..., clock_probe: _Optional[_Union[ClockProbe, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., page_query: _Optional[_Union[PageQuery, _Mapping]] = ..., read_adapter: _Optional[_Union[ReadAdapter, _Mapping]] = ..., assign_adapter: _Optional[_Union[AssignAdapter, _Mapping]] = ..., abandon_adapter: _Optional[_Union[AbandonAdapter, _Mapping]] = ..., unload_adapter: _Optional[_Union[UnloadAdapter, _Mapping]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
-    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded", "begun", "long_step", "page_report")
+    __slots__ = ("heartbeat", "hello", "tokens", "lost", "full", "load", "prefix_change", "prefilled", "drain", "page_map", "clock_reading", "phases", "measures", "scored", "embedded", "begun", "long_step", "page_report", "adapters", "adapter_read")
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +153,8 @@ class AttachResponse(_message.Message):
     BEGUN_FIELD_NUMBER: _ClassVar[int]
     LONG_STEP_FIELD_NUMBER: _ClassVar[int]
     PAGE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_READ_FIELD_NUMBER: _ClassVar[int]
     heartbeat: Heartbeat
     hello: Hello
     tokens: Tokens
@@ -161,7 +173,9 @@ class AttachResponse(_message.Message):
     begun: Begun
     long_step: LongStep
     page_report: PageReport
-    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., embedded: _Optional[_Union[Embedded, _Mapping]] = ..., begun: _Optional[_Union[Begun, _Mapping]] = ..., long_step: _Optional[_Union[LongStep, _Mapping]] = ..., page_report: _Optional[_Union[PageReport, _Mapping]] = ...) -> None: ...
+    adapters: Adapters
+    adapter_read: AdapterRead
+    def __init__(self, heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., tokens: _Optional[_Union[Tokens, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., full: _Optional[_Union[Full, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix_change: _Optional[_Union[PrefixChange, _Mapping]] = ..., prefilled: _Optional[_Union[Prefilled, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., page_map: _Optional[_Union[PageMap, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., phases: _Optional[_Union[Phases, _Mapping]] = ..., measures: _Optional[_Union[Measures, _Mapping]] = ..., scored: _Optional[_Union[Scored, _Mapping]] = ..., embedded: _Optional[_Union[Embedded, _Mapping]] = ..., begun: _Optional[_Union[Begun, _Mapping]] = ..., long_step: _Optional[_Union[LongStep, _Mapping]] = ..., page_report: _Optional[_Union[PageReport, _Mapping]] = ..., adapters: _Optional[_Union[Adapters, _Mapping]] = ..., adapter_read: _Optional[_Union[AdapterRead, _Mapping]] = ...) -> None: ...
 
 class Prefilled(_message.Message):
     __slots__ = ("ticket", "cached_tokens", "queued_seconds", "computed_seconds")
@@ -308,7 +322,7 @@ class TokenSequence(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority", "start_seconds")
+    __slots__ = ("ticket", "prompt", "emitted", "sampling", "deadline_seconds", "traceparent", "salt", "priority", "start_seconds", "adapter")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     PROMPT_FIELD_NUMBER: _ClassVar[int]
     EMITTED_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +332,7 @@ class Job(_message.Message):
     SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     START_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     prompt: _containers.RepeatedScalarFieldContainer[int]
     emitted: _containers.RepeatedScalarFieldContainer[int]
@@ -327,7 +342,8 @@ class Job(_message.Message):
     salt: bytes
     priority: int
     start_seconds: float
-    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., start_seconds: _Optional[float] = ...) -> None: ...
+    adapter: str
+    def __init__(self, ticket: _Optional[bytes] = ..., prompt: _Optional[_Iterable[int]] = ..., emitted: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., deadline_seconds: _Optional[float] = ..., traceparent: _Optional[str] = ..., salt: _Optional[bytes] = ..., priority: _Optional[int] = ..., start_seconds: _Optional[float] = ..., adapter: _Optional[str] = ...) -> None: ...
 
 class Prefill(_message.Message):
     __slots__ = ("job", "decode_address", "decode_incarnation")
@@ -544,7 +560,7 @@ class PageReach(_message.Message):
     def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., shape: _Optional[_Union[PageShape, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores", "window_tokens")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores", "window_tokens", "adapters", "loads_adapters")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -564,6 +580,8 @@ class Hello(_message.Message):
     REPORTS_PAGES_FIELD_NUMBER: _ClassVar[int]
     ALL_CORES_FIELD_NUMBER: _ClassVar[int]
     WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTERS_FIELD_NUMBER: _ClassVar[int]
+    LOADS_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
     incarnation: int
     address: str
@@ -583,7 +601,63 @@ class Hello(_message.Message):
     reports_pages: bool
     all_cores: bool
     window_tokens: int
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ..., window_tokens: _Optional[int] = ...) -> None: ...
+    adapters: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
+    loads_adapters: bool
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ..., window_tokens: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ..., loads_adapters: bool = ...) -> None: ...
+
+class NamedAdapter(_message.Message):
+    __slots__ = ("name", "digest", "folder")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    digest: str
+    folder: str
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class Adapters(_message.Message):
+    __slots__ = ("items",)
+    ITEMS_FIELD_NUMBER: _ClassVar[int]
+    items: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
+    def __init__(self, items: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ...) -> None: ...
+
+class ReadAdapter(_message.Message):
+    __slots__ = ("number", "name", "folder")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOLDER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    name: str
+    folder: str
+    def __init__(self, number: _Optional[int] = ..., name: _Optional[str] = ..., folder: _Optional[str] = ...) -> None: ...
+
+class AdapterRead(_message.Message):
+    __slots__ = ("number", "digest", "fault")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    digest: str
+    fault: str
+    def __init__(self, number: _Optional[int] = ..., digest: _Optional[str] = ..., fault: _Optional[str] = ...) -> None: ...
+
+class AssignAdapter(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class AbandonAdapter(_message.Message):
+    __slots__ = ("number",)
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    def __init__(self, number: _Optional[int] = ...) -> None: ...
+
+class UnloadAdapter(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class Tokens(_message.Message):
     __slots__ = ("tickets", "positions", "tokens", "logprobs", "ends", "top_counts", "top_ids", "top_logprobs", "drafted", "accepted")

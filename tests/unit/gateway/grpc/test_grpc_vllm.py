@@ -55,11 +55,16 @@ async def test_zeros_of_vllm_clients_mean_its_defaults(vllm_stub: Any, core: Any
     assert short.outputs.finish_info.WhichOneof("stop_reason") is None
 
 
+async def test_an_adapter_that_is_not_served_is_not_found_by_its_name(vllm_stub: Any, core: Any) -> None:
+    with pytest.raises(grpc.aio.AioRpcError, match="'x' is not served") as caught:
+        await vllm_stub.Generate(asked(lora_name="x"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND and core.streams == []
+
+
 @pytest.mark.parametrize(
     ("request_", "field"),
     [
         (vllm.GenerateRequest(), "prompt"),
-        (asked(lora_name="x"), "lora_name"),
         (asked(media=[vllm.MediaItem()]), "media"),
         (asked(decoding=vllm.DecodingParameters(presence_penalty=3)), "decoding.presence_penalty"),
         (asked(decoding=vllm.DecodingParameters(repetition_penalty=-1)), "decoding.repetition_penalty"),

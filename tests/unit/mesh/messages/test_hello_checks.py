@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from mesh.messages.adapters import NamedAdapter
 from mesh.messages.field_checks import MOST_LETTERS
 from mesh.messages.hello_checks import MOST, clamped, hello_problem, load_problem
 from mesh.messages.hello_pairs import PageReach
@@ -57,6 +58,10 @@ WRONG: list[tuple[str, Any]] = [
     ("pages", replace(PAGES, transports=("shm",) * 17)),
     ("pages", replace(PAGES, uid=-1)),
     ("pages", replace(PAGES, shape=PageShape(0, SHAPE.segments))),
+    ("adapters", (NamedAdapter("a\nb", "0" * 64, "/a"),)),
+    ("adapters", (NamedAdapter("a", "0" * 63, "/a"),)),
+    ("adapters", (NamedAdapter("", "0" * 64, "/a"),)),
+    ("adapters", (NamedAdapter("a", "0" * 64, "/a"),) * 1025),
     ("load", replace(LOAD, opened=1 << 40)),
     ("load", replace(LOAD, free_places=-1)),
     ("load", replace(LOAD, place_seconds=1e9)),
@@ -90,7 +95,7 @@ def test_a_problem_names_its_field_on_one_line(field: str, value: Any) -> None:
 
 def test_every_field_that_can_be_wrong_is_checked() -> None:
     # Each value of these types means something.
-    unchecked = {"tier", "examines", "adjusts_logits", "reports_pages", "all_cores"}
+    unchecked = {"tier", "examines", "adjusts_logits", "reports_pages", "all_cores", "loads_adapters"}
     assert {field.name for field in fields(Hello)} - unchecked == {field for field, _ in WRONG}
     for own, name, sound in ((Load, "load", LOAD), (PageReach, "pages", PAGES)):
         wrong = [value for field, value in WRONG if field == name]

@@ -110,7 +110,7 @@ async def test_logprobs_of_the_prompt_begin_where_the_client_says(url: str, core
         ({"return_logprob": True, "logprob_start_len": -2}, "logprob_start_len", "-1"),
         ({"return_logprob": True, "logprob_start_len": 0, "stream": True}, "logprob_start_len", "stream"),
         ({"return_hidden_states": True}, "return_hidden_states", "not supported"),
-        ({"lora_path": "a"}, "lora_path", "Invalid"),
+        ({"lora_path": "a"}, "model", "'a' is not served"),
         ({"image_data": "a"}, "image_data", "null"),
         ({"model": "other"}, "model", "not served"),
     ],

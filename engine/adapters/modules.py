@@ -1,0 +1,37 @@
+"""The modules of a model that an adapter can change: where each stands in the products that the kernels compute.
+
+A model's own list of tensors (`engine/model/layout.py`) says it, so every family's names are right by themselves."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from baton_kernels.deltas import MOST_PARTS, PRODUCTS
+from engine.model.config import ModelConfig
+from engine.model.layout import TensorSource, fused_tensors
+
+_ATTENTION = ("qkv", "o")
+_PRODUCT = re.compile(rf"(\d+)\.({'|'.join(PRODUCTS)})")
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedProduct:
+    """One product of a layer: its parts by the names of their modules, in the order of its outputs."""
+
+    index: int  # its place in an adapter's deltas
+    parts: Mapping[str, TensorSource]
+    inputs: int
+
+
+def adapted_products(config: ModelConfig) -> tuple[AdaptedProduct, ...]:
+    found = list[AdaptedProduct]()
+    for fused in fused_tensors(config):
+        place = _PRODUCT.fullmatch(fused.name)
+        if place is None or len(fused.sources) > MOST_PARTS:
+            continue
+        if place[2] not in _ATTENTION and config.has_experts(int(place[1])):
+            continue  # experts are computed for the rows that chose them, and take no deltas
+        parts = {source.name.removesuffix(".weight"): source for source in fused.sources}
+        index = int(place[1]) * len(PRODUCTS) + PRODUCTS.index(place[2])
+        found.append(AdaptedProduct(index, parts, fused.columns))
+    return tuple(found)
