@@ -20,6 +20,7 @@ from engine.loading.startup import (
     pool_pages,
     worker_hello,
 )
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -33,6 +34,7 @@ from mesh.network.mesh_token import mesh_token
 from mesh.network.tls import tls_files
 from mesh.network.worker_network import worker_network
 from mesh.rules import RULES, Rules
+from mesh.sessions.membership import Membership
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.sessions.watchdog import watched
@@ -81,25 +83,32 @@ async def open_worker(
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports))
     receivers = {name: await transport.receive(pool, incarnation) for name, transport in transports.items()}
     network = network or worker_network("decode", config, token, tls, counts=lambda: worker.counts())
-    worker = DecodeWorker(
-        with_message_log(network, config.message_log, tier="decode", name=config.name, incarnation=incarnation),
-        TimedRunner(runner, steps),
-        PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
-        pool,
+    network = with_message_log(network, config.message_log, tier="decode", name=config.name, incarnation=incarnation)
+    member = Membership(
+        network=network,
         hello=worker_hello(Tier.DECODE, incarnation, config, model, PageReach.of(kv_hello)),
-        kv_hello=kv_hello,
-        receivers=receivers,
-        choose=pair,
         gateways=config.gateways,
-        speculation=_speculation(config, model, draft_lengths),
-        chunk_size=ChunkSize(chunk_tokens=config.chunk_tokens, itl_target_ms=config.itl_target_ms),
-        max_batch=config.max_batch,
         metrics=config.metrics,
         trace_steps=config.trace_steps,
+        rules=rules,
+    )
+    engine = WorkerEngine(
+        runner=TimedRunner(runner, steps),
+        pages=PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
         floor=model.floor,
         masker=masker,
         adapters=adapters,
-        rules=rules,
+    )
+    worker = DecodeWorker(
+        member,
+        engine,
+        pool,
+        kv_hello=kv_hello,
+        receivers=receivers,
+        choose=pair,
+        speculation=_speculation(config, model, draft_lengths),
+        chunk_size=ChunkSize(chunk_tokens=config.chunk_tokens, itl_target_ms=config.itl_target_ms),
+        max_batch=config.max_batch,
     )
     address = await worker.listen(config.address)
     log.info("decode ready at %s %s", address, describe_model(model))

@@ -25,24 +25,21 @@ from decode_svc.measures import DecodeMeasures
 from decode_svc.planning import Planning
 from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
-from engine.adapters.held import HeldAdapters, no_adapters
+from engine.adapters.held import no_adapters
 from engine.adapters.orders import AdapterOrders
 from engine.examining.examinations import Examinations
-from engine.model.floor import NO_FLOOR, Floor
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.horizon import Horizon, held
 from engine.pool.isolation import Isolation
 from engine.pool.ledger import Ledger
-from engine.pool.pages import PagePool
-from engine.step.constraint import Masker
-from engine.step.plan import Piece, Plan, Result, Runner
+from engine.step.plan import Piece, Plan, Result
 from kvtransfer.transfer import Pool, Receiver
 from mesh.messages.jobs import End, Reason
 from mesh.messages.kv_messages import KvHello
-from mesh.messages.reports import Hello, Load, Lost
-from mesh.network.interface import Channel, Network
-from mesh.rules import RULES, Rules
-from mesh.sessions.attach import Attachments
+from mesh.messages.reports import Load, Lost
+from mesh.network.interface import Channel
 from mesh.sessions.legs import Outbox, StepSampler
+from mesh.sessions.membership import Membership
 from mesh.timing.loop_monitor import LoopMonitor
 
 
@@ -51,36 +48,28 @@ class DecodeWorker:
 
     def __init__(
         self,
-        network: Network,
-        runner: Runner,
-        pages: PagePool,
+        member: Membership,
+        engine: WorkerEngine,
         pool: Pool,
         *,
-        hello: Hello,  # without address, load and prefix, which change
         kv_hello: KvHello,
         receivers: Mapping[str, Receiver],
         choose: Choose,
-        gateways: tuple[str, ...],
         speculation: Speculation,
         chunk_size: ChunkSize,
         max_batch: int,
-        metrics: bool = False,  # gateways get what this worker measures
-        trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
-        floor: Floor = NO_FLOOR,
-        masker: Masker | None = None,  # None: requests with a grammar are refused
-        adapters: HeldAdapters | None = None,  # None: requests with an adapter are refused
-        rules: Rules = RULES,
     ) -> None:
+        hello, rules, pages = member.hello, member.rules, engine.pages
         self.pages, self.pool, self.requests = pages, pool, dict[int, DecodeRequest]()
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the plan log puts a list here
-        self.isolation, self._speculation = Isolation(runner, pages), speculation
+        self.isolation, self._speculation = Isolation(engine.runner, pages), speculation
         self._loop, self._work = asyncio.get_running_loop(), asyncio.Event()
         self._flights, self._emission, self._monitor = Flights(), Emission(), LoopMonitor()
-        outbox, self._runner = Outbox(self._monitor), runner
+        outbox, self._runner = Outbox(self._monitor), engine.runner
         self._read_seconds = self._step_seconds = 0.0  # when the last step was read; how long it took
-        self._sampler, self._measures = StepSampler(outbox, trace_steps), DecodeMeasures(max_batch=max_batch)
+        self._sampler, self._measures = StepSampler(outbox, member.trace_steps), DecodeMeasures(max_batch=max_batch)
         size, numerics, requests = hello.page_tokens, hello.numerics, self.requests
-        self.adapters = (adapters or no_adapters()).waking(self.wake)
+        self.adapters = (engine.adapters or no_adapters()).waking(self.wake)
         self._examinations = Examinations(
             pages,
             page_tokens=size,
@@ -99,22 +88,18 @@ class DecodeWorker:
         self.landings = Landings(requests, pages, pool, self.sessions, self._room, host=self, rules=rules)
         self.landings.vocabulary = hello.vocabulary
         parts = requests, pages, self._room, self.landings.quarantine, self._emission, outbox, self._examinations
-        self._intake = Intake(*parts, self.adapters, floor=floor, masker=masker, host=self, rules=rules)
+        self._intake = Intake(*parts, self.adapters, floor=engine.floor, masker=engine.masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
         self._growth = Growth(requests, pages, horizon=horizon, numerics=numerics, host=self)
         self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_size=chunk_size)
-        self.attachments = Attachments(
-            network,
-            gateways=gateways,
-            rules=rules,
-            hello=hello,
+        self.attachments = member.attachments(
             load=self._load,
             cached=pages.hashes,
             on_message=self._intake.on_message,
             on_end=self._intake.gateway_ended,
             pages=self.ledger,
             on_activity=self._monitor.active,
-            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
+            measures=lambda: self._measures.message(self.counts()),
             adapters=AdapterOrders(self.adapters),
         )
 

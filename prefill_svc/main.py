@@ -15,6 +15,7 @@ from engine.loading.startup import (
     pool_pages,
     worker_hello,
 )
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.pages import PagePool
 from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
@@ -26,6 +27,7 @@ from mesh.network.mesh_token import mesh_token
 from mesh.network.tls import tls_files
 from mesh.network.worker_network import worker_network
 from mesh.rules import RULES, Rules
+from mesh.sessions.membership import Membership
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.sessions.watchdog import watched
@@ -65,25 +67,32 @@ async def open_worker(
     adapters, masker = await open_held(config), await open_masks(config)
     secret = SystemRandom().randbytes(32)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
-    network = worker_network("prefill", config, token, tls, counts=lambda: worker.counts())
-    worker = PrefillWorker(
-        with_message_log(network, config.message_log, tier="prefill", name=config.name, incarnation=incarnation),
-        TimedRunner(runner, steps),
-        PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
-        pool,
+    bare = worker_network("prefill", config, token, tls, counts=lambda: worker.counts())
+    network = with_message_log(bare, config.message_log, tier="prefill", name=config.name, incarnation=incarnation)
+    member = Membership(
+        network=network,
         hello=worker_hello(Tier.PREFILL, incarnation, config, model, PageReach.of(kv_hello)),
-        kv_hello=kv_hello,
-        transports=transports,
         gateways=config.gateways,
-        chunk_tokens=config.chunk_tokens,
-        step_tokens=config.step_tokens,
-        drafts=config.draft_folder is not None,
         metrics=config.metrics,
         trace_steps=config.trace_steps,
+        rules=rules,
+    )
+    engine = WorkerEngine(
+        runner=TimedRunner(runner, steps),
+        pages=PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
         floor=model.floor,
         masker=masker,
         adapters=adapters,
-        rules=rules,
+    )
+    worker = PrefillWorker(
+        member,
+        engine,
+        pool,
+        kv_hello=kv_hello,
+        transports=transports,
+        chunk_tokens=config.chunk_tokens,
+        step_tokens=config.step_tokens,
+        drafts=config.draft_folder is not None,
     )
     address = await worker.attachments.listen(config.address)
     log.info("prefill ready at %s %s", address, describe_model(model))

@@ -10,25 +10,22 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 
-from engine.adapters.held import HeldAdapters, no_adapters
+from engine.adapters.held import no_adapters
 from engine.adapters.orders import AdapterOrders
 from engine.examining.examinations import Examinations
-from engine.model.floor import NO_FLOOR, Floor
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.horizon import Horizon
 from engine.pool.isolation import Isolation
 from engine.pool.ledger import Ledger
-from engine.pool.pages import PagePool
-from engine.step.constraint import Masker
-from engine.step.plan import Plan, Result, Runner
+from engine.step.plan import Plan, Result
 from kvtransfer.transfer import Pool, Transport
 from mesh.messages.kv_messages import KvHello
 from mesh.messages.message import Message
 from mesh.messages.orders import Cancel, Examine, Prefill
 from mesh.messages.reports import Hello, Load
-from mesh.network.interface import Network
-from mesh.rules import RULES, Rules
-from mesh.sessions.attach import Attachments
+from mesh.rules import Rules
 from mesh.sessions.legs import Outbox, StepSampler
+from mesh.sessions.membership import Membership
 from mesh.sessions.session import BadMessage, Session
 from mesh.timing.loop_monitor import LoopMonitor
 from mesh.timing.speed import Speed
@@ -48,28 +45,19 @@ class PrefillWorker:
 
     def __init__(
         self,
-        network: Network,
-        runner: Runner,
-        pages: PagePool,
+        member: Membership,
+        engine: WorkerEngine,
         pool: Pool,
         *,
-        hello: Hello,  # without address, load and prefix, which change
         kv_hello: KvHello,
         transports: Mapping[str, Transport],
-        gateways: tuple[str, ...],
         chunk_tokens: int,
         step_tokens: int,
         drafts: bool = False,  # the model has a draft, which reads every prompt too
-        metrics: bool = False,  # gateways get what this worker measures
-        trace_steps: int = 0,  # one step in this number is recorded for traces; 0: none
-        floor: Floor = NO_FLOOR,
-        masker: Masker | None = None,  # None: prompts with a grammar are refused
-        adapters: HeldAdapters | None = None,  # None: prompts with an adapter are refused
-        rules: Rules = RULES,
     ) -> None:
-        self.pages, self.pool = pages, pool
-        self.runner = runner
-        self.isolation = Isolation(runner, pages)
+        hello, rules, pages = member.hello, member.rules, engine.pages
+        self.pages, self.pool, self.runner = pages, pool, engine.runner
+        self.isolation = Isolation(engine.runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
         self._loop = asyncio.get_running_loop()
         self._work = asyncio.Event()
@@ -77,14 +65,23 @@ class PrefillWorker:
         self._steps, self._speed = 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
-        self._sampler = StepSampler(self._outbox, trace_steps)
+        self._sampler = StepSampler(self._outbox, member.trace_steps)
         horizon = Horizon(hello.window_tokens, hello.page_tokens)
         own = self._own = PrefillPages(pages, horizon=horizon, chunk_tokens=chunk_tokens, numerics=hello.numerics)
-        self.adapters = held = (adapters or no_adapters()).waking(self.wake)
+        self.adapters = held = (engine.adapters or no_adapters()).waking(self.wake)
         self._examinations = self._make_examinations(hello, drafts=drafts, rules=rules)
         self.ledger = Ledger(pages, lambda: [*holders(self.prompts), *self._examinations.holders()])
-        self.attachments = self._make_attachments(network, gateways, hello, metrics=metrics, rules=rules)
-        links = partial(Links, self, network, rules=rules, on_activity=self._monitor.active)
+        self.attachments = member.attachments(
+            load=self._load,
+            cached=pages.hashes,
+            on_message=self._from_gateway,
+            on_end=self._gateway_ended,
+            pages=self.ledger,
+            on_activity=self._monitor.active,
+            measures=lambda: self._measures.message(self.counts()),
+            adapters=AdapterOrders(held),
+        )
+        links = partial(Links, self, member.network, rules=rules, on_activity=self._monitor.active)
         self.links = links(hello=kv_hello, transports=transports, pool=pool)
         self.prompts = Prompts(
             self,
@@ -94,9 +91,8 @@ class PrefillWorker:
             incarnation=hello.incarnation,
             priority_seconds=rules.priority_seconds,
         )
-        self._intake = PromptIntake(
-            self.prompts, self.links, own, self._outbox, adapters=held, wake=self.wake, floor=floor, masker=masker
-        )
+        parts, masker = (self.prompts, self.links, own, self._outbox), engine.masker
+        self._intake = PromptIntake(*parts, adapters=held, wake=self.wake, floor=engine.floor, masker=masker)
         self._pushing = Pushing(
             self.links, self.prompts, shape=pool.shape, report_seconds=rules.progress_seconds / 8, speed=self._speed
         )
@@ -131,24 +127,6 @@ class PrefillWorker:
             wake=self.wake,
             adapters=self.adapters,
             drafts=drafts,
-        )
-
-    def _make_attachments(
-        self, network: Network, gateways: tuple[str, ...], hello: Hello, *, metrics: bool, rules: Rules
-    ) -> Attachments:
-        return Attachments(
-            network,
-            gateways=gateways,
-            rules=rules,
-            hello=hello,
-            load=self._load,
-            cached=self.pages.hashes,
-            on_message=self._from_gateway,
-            on_end=self._gateway_ended,
-            pages=self.ledger,
-            on_activity=self._monitor.active,
-            measures=(lambda: self._measures.message(self.counts())) if metrics else None,
-            adapters=AdapterOrders(self.adapters),
         )
 
     async def run(self) -> None:

@@ -10,6 +10,7 @@ from decode_svc.speculation.draft_length import DraftLengths
 from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.drafts.acceptance import accepted
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.pages import PagePool
 from engine.step.constraint import Masker
 from engine.step.plan import Plan
@@ -21,6 +22,7 @@ from mesh.messages.page_shape import ROWS, PageSegment, PageShape
 from mesh.messages.reports import Hello, Load, PrefixChange
 from mesh.network.interface import Network
 from mesh.rules import RULES, Rules
+from mesh.sessions.membership import Membership
 from mesh.sessions.step_times import StepTimes
 from prefill_svc.worker import PrefillWorker
 from tests.sim.model import VOCABULARY, SimRunner
@@ -124,41 +126,33 @@ async def start_worker(
     steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)
     timed = TimedRunner(runner, steps)
     masker = options.masker() if options.masker is not None else None
+    member = Membership(
+        network=network, hello=hello, gateways=options.gateways, trace_steps=options.trace_steps, rules=rules
+    )
+    engine = WorkerEngine(runner=timed, pages=pages, masker=masker)
     if tier is Tier.PREFILL:
         prefill = PrefillWorker(
-            network,
-            timed,
-            pages,
+            member,
+            engine,
             pool,
-            hello=hello,
             kv_hello=kv_hello,
             transports={transport.name: transport},
-            gateways=options.gateways,
             chunk_tokens=options.chunk_tokens,
             step_tokens=2 * options.chunk_tokens,
             drafts=options.source is DraftSource.DRAFT,
-            trace_steps=options.trace_steps,
-            masker=masker,
-            rules=rules,
         )
         await prefill.attachments.listen(name)
         return SimWorker(prefill, pages, pool, runner, steps)
     decode = DecodeWorker(
-        network,
-        timed,
-        pages,
+        member,
+        engine,
         pool,
-        hello=hello,
         kv_hello=kv_hello,
         receivers={transport.name: await transport.receive(pool, incarnation)},
         choose=choose,
-        gateways=options.gateways,
         speculation=_speculation(options),
         chunk_size=ChunkSize(chunk_tokens=options.chunk_tokens, itl_target_ms=options.itl_target_ms),
         max_batch=options.max_batch,
-        trace_steps=options.trace_steps,
-        masker=masker,
-        rules=rules,
     )
     await decode.listen(name)
     return SimWorker(decode, pages, pool, runner, steps)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.loading.worker_engine import WorkerEngine
 from engine.pool.pages import PagePool
 from engine.step.batch import pages_needed
 from engine.step.plan import OnLayers, Plan, Result, Sampled
@@ -15,6 +16,7 @@ from mesh.messages.kv_messages import KvHello, Landing, Ready
 from mesh.messages.orders import Cancel, Open, Prefill
 from mesh.messages.reports import Hello, Load, Lost, Prefilled, PrefixChange, TokenOf, Tokens
 from mesh.network.memory_network import MemoryNetwork
+from mesh.sessions.membership import Membership
 from mesh.sessions.session import BadMessage
 from prefill_svc.worker import PrefillWorker
 from tests.sim.loop import run_virtual
@@ -25,14 +27,11 @@ def make_worker(pages: int = 16) -> PrefillWorker:
     """A worker that dials no decode worker by itself."""
     hello = Hello(Tier.PREFILL, 5, "", "a", "print", "m", "0", PAGE_TOKENS, 4096, Load(), PrefixChange(0))
     return PrefillWorker(
-        MemoryNetwork(Random(1)).host("prefill"),
-        QuarterSecondRunner(),
-        PagePool(pages),
+        Membership(network=MemoryNetwork(Random(1)).host("prefill"), hello=hello, gateways=()),
+        WorkerEngine(runner=QuarterSecondRunner(), pages=PagePool(pages)),
         MemoryPool(SHAPE, pages),
-        hello=hello,
         kv_hello=KvHello(5, "a", SHAPE, "host", 0, 0),
         transports={},
-        gateways=(),
         chunk_tokens=8,
         step_tokens=12,
     )
