@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from library.adapters import LoRARequest
+from library.beams import BeamSearchParams
 from library.door import ModelDoor, RequestRefused
 from library.outputs import EmbeddingRequestOutput, RequestOutput
 from library.params import SamplingParams
@@ -49,6 +50,15 @@ class Asking:
 
         ranks = priority or [0] * len(prompts)
         return await self._all([partial(one, *each) for each in zip(prompts, params, ranks, strict=True)], on_done)
+
+    async def beam_search(
+        self, prompts: Sequence[GivenPrompt], params: BeamSearchParams, on_done: OnDone
+    ) -> list[RequestOutput]:
+        async def one(prompt: GivenPrompt) -> RequestOutput:
+            read = await self.door.read(prompt)
+            return await self.door.complete(self.next_id(), read, params.sampling(), **params.more())
+
+        return await self._all([partial(one, each) for each in prompts], on_done)
 
     async def chat(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 from library.adapters import LoRARequest, adapter_of
 from library.asking import Asking
+from library.beams import BeamSearchOutput, BeamSearchParams, beams_of
 from library.loop_thread import CLOSED, LoopThread
 from library.opened import ModelOrder, OpenModel, Workers, opened
 from library.outputs import EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput, TextScore
@@ -87,6 +88,17 @@ class LLM:
         given = {name: value for name, value in options.items() if value is not None}
         with PromptProgress(len(conversations), shown=use_tqdm) as progress:
             return self._thread.run(self._asking.chat(conversations, params, given, progress.done, adapter))
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
+    ) -> list[BeamSearchOutput]:
+        """The answers with the highest scores, `beam_width` for each prompt, the best one first."""
+        if not isinstance(params, BeamSearchParams):
+            raise TypeError(f"params must be BeamSearchParams, not {type(params).__name__}")
+        asked = many_prompts("prompts", prompts)
+        with PromptProgress(len(asked), shown=use_tqdm) as progress:
+            found = self._thread.run(self._asking.beam_search(asked, params, progress.done))
+        return [beams_of(each) for each in found]
 
     def embed(
         self, prompts: Prompt | Sequence[Prompt], use_tqdm: bool = True, dimensions: int | None = None

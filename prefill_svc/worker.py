@@ -59,9 +59,7 @@ class PrefillWorker:
         self.pages, self.pool, self.runner = pages, pool, engine.runner
         self.isolation = Isolation(engine.runner, pages)
         self.plans: list[Plan] | None = None  # a test or benchmark that wants the log of plans puts a list here
-        self._loop = asyncio.get_running_loop()
-        self._work = asyncio.Event()
-        self._monitor = LoopMonitor()
+        self._loop, self._work, self._monitor = asyncio.get_running_loop(), asyncio.Event(), LoopMonitor()
         self._steps, self._speed = 0, Speed()
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
+from gateway.answers.beams import beam_streams
 from gateway.answers.events import Delta, Event, Finished, best, merge
 from gateway.answers.plain_path import PlainPath, SendText
 from gateway.core.interface import ChoiceRequest, Core, PromptScores, Timings, TokenStream, check_class
@@ -57,6 +58,8 @@ class Answer:
     async def begin(cls, valid: ValidRequest, core: Core, tokenizer: ModelTokenizer, turns: Turns) -> "Answer":
         """The same; many long choices take time, so they are submitted in turns."""
         streams, clock = dict[int, TokenStream](), asyncio.get_running_loop().time
+        if valid.request.beams is not None:
+            return cls(valid, core, tokenizer, streams=beam_streams(core, valid.choices, valid.request.beams))
         turn_ends = clock() + TURN_SECONDS
         try:
             for choice in valid.choices if valid.scoring is None else ():

@@ -13,6 +13,14 @@ _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
+class BeamOptions:
+    width: int  # beams that are kept
+    length_penalty: float = 1.0  # above 0 longer answers gain
+    early_stopping: bool | str = False  # true: as soon as there are as many answers as beams; never: when none can gain
+    top_logprobs: int | None = None  # that the client gets of each token
+
+
+@dataclass(frozen=True, slots=True)
 class ClientRequest:
     """A request as any front door understands it; None: the client left the field out."""
 
@@ -46,6 +54,7 @@ class ClientRequest:
     affinity: str = ""  # requests with equal ones prefer equal workers
     priority: int = 0
     deadline_seconds: float | None = None
+    beams: BeamOptions | None = None  # the answers are the best ones of a beam search; None: they are sampled
     beside_tokens: int = 0  # tokens of the other prompts that the client has sent with this one
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs

@@ -11,6 +11,7 @@ from gateway.core.interface import ChoiceRequest, Core, ModelFacts
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_prompt_length
 from gateway.validation.adjustments import adjusting_field, leaves_none
+from gateway.validation.beams import validate_beams
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
 from gateway.validation.ranges import RANGES, SIXTY_FOUR_BITS, Range
@@ -91,6 +92,9 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     if request.adjustments is not None and not facts.adjusts_logits:
         name = adjusting_field(request.adjustments)
         raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
+    if request.beams is not None:
+        validate_beams(request, request.beams, fields, len(sampling["stop_ids"]))
+        sampling |= {"temperature": 0.0}
     own_eos = frozenset(eos) - set(request.stop_token_ids)
     valid = _per_choice(request, fields, facts, assets, sampling, own_eos)
     tokens = len(request.prompt) + sum(map(len, request.emitted.values()))

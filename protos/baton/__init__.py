@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from library.adapters import LoRARequest
     from library.async_llm import AsyncLLM
+    from library.beams import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
     from library.llm import LLM
     from library.outputs import CompletionOutput, EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput
     from library.params import SamplingParams, StructuredOutputsParams
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "LLM",
     "AsyncLLM",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
     "CompletionOutput",
     "EmbeddingRequestOutput",
     "LoRARequest",
@@ -31,6 +35,9 @@ __all__ = [
 _MODULES = {
     "LLM": "library.llm",
     "AsyncLLM": "library.async_llm",
+    "BeamSearchOutput": "library.beams",
+    "BeamSearchParams": "library.beams",
+    "BeamSearchSequence": "library.beams",
     "CompletionOutput": "library.outputs",
     "EmbeddingRequestOutput": "library.outputs",
     "LoRARequest": "library.adapters",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from gateway.dialects.openai.beams import beams_of
 from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.prompts.assets import Assets
 from gateway.prompts.fill_in import encode_gap
@@ -234,7 +235,8 @@ def _client_request(
         prompt_logprobs=body.prompt_logprobs,
         model=body.model,
         n=body.n,
-        best_of=body.best_of,
+        best_of=None if body.use_beam_search else body.best_of,
+        beams=beams_of(body, top_logprobs),
         temperature=body.temperature,
         top_p=body.top_p,
         top_k=body.top_k,

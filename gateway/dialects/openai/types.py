@@ -50,6 +50,9 @@ class CommonRequest(SamplingFields):
     model: str | None = None
     n: int | None = None
     best_of: int | None = None
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | str | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stop: str | list[str] | None = None
