@@ -39,8 +39,8 @@ class BeamSearchParams:
 class BeamSearchSequence:
     """One answer; the best ones come first."""
 
-    tokens: list[int]  # of the prompt and the answer
-    logprobs: Logprobs  # of the answer
+    tokens: list[int]  # those of the prompt, then those of the answer
+    logprobs: Logprobs  # the answer's
     cum_logprob: float
     text: str
     finish_reason: str | None = None

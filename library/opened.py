@@ -8,7 +8,7 @@ from typing import Any
 
 from library.settings import overrides_of
 
-Workers = int | tuple[int, int]  # of each tier, or prefill and decode
+Workers = int | tuple[int, int]  # as many in each tier, or prefill and decode
 _COMMAND_LINE = "command line, "  # begins errors about settings, and there is none here
 
 

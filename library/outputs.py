@@ -67,5 +67,5 @@ class TextScore:
 class ScoringRequestOutput:
     request_id: str
     outputs: TextScore
-    prompt_token_ids: list[int]  # of both texts, one behind the other
+    prompt_token_ids: list[int]  # those of both texts, one behind the other
     finished: bool = True

@@ -23,7 +23,10 @@ SESSION = "/{}/Session".format(kv_pb2.DESCRIPTOR.services_by_name["KvService"].f
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
 API = ("/v1/", "/health", *PUBLIC, REFLECTION)  # what clients may call, without what operators look at
-ORDERS = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")  # of operators: they lie below, and do not pass the edge
+ORDERS = (
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+)  # operators send these: they lie below, and do not pass the edge
 
 
 def rbac_filter(proxy: Proxy) -> dict[str, Any]:

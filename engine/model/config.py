@@ -55,7 +55,7 @@ class ModelConfig:
     local_layers: tuple[int, ...] = ()
     no_rope_layers: tuple[int, ...] = ()
     qkv_limit: float = 0.0  # queries, keys and values are brought into plus and minus this; 0: they are not
-    experts: int = 0  # of each layer that is not in `dense_layers`; 0: every layer has one MLP
+    experts: int = 0  # in each layer that is not in `dense_layers`; 0: every layer has one MLP
     experts_per_token: int = 0
     expert_ffn: int = 0
     experts_normalised: bool = False  # the weights of a row's experts are divided by their sum

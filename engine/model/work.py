@@ -32,7 +32,7 @@ class ModelWork:
     head_operations: int  # operations of the head for one sampled row
     attention_operations: int  # operations of attention for one row with one slot in one layer
     token_bytes: int  # keys and values of one token in all layers
-    expert_bytes: int = 0  # of the weight bytes, those of experts
+    expert_bytes: int = 0  # the part of the weight bytes that experts have
     windows: tuple[int, ...] = ()  # for each layer how many slots a token sees, 0: all; empty: all in every layer
 
     @classmethod

@@ -33,7 +33,7 @@ class BeamSearch:
         """`choice`: the request that all answers are of."""
         self._core, self._choice, self._options = core, choice, options
         self._ends = frozenset(choice.sampling.stop_ids)
-        self._streams = dict[int, TokenStream]()  # of the beams that go on, by their identities
+        self._streams = dict[int, TokenStream]()  # the steps that run, by their identities
         self._clock = asyncio.get_running_loop().time
         self._began, self._ended = self._clock(), 0.0
         self.numerics, self.steps, self.cached_tokens, self.first_token_seconds = "", 0, 0, 0.0

@@ -21,7 +21,7 @@ log = logging.getLogger("baton.gateway")
 READ_SECONDS = 120.0  # for all workers of a model to read one folder
 REPORT_SECONDS = 10.0  # for all of them to report a name
 NAME, FOLDER = "lora_name", "lora_path"  # fields of the request, as errors name them
-_numbers = count(1)  # of reads, in all gateways of this process
+_numbers = count(1)  # numbers of reads, in all gateways of this process
 
 
 class AdapterLoading:

@@ -16,7 +16,7 @@ log = logging.getLogger("baton.gateway")
 
 @dataclass(frozen=True, slots=True)
 class ServedAdapter:
-    root: str  # of the model that it belongs to
+    root: str  # the model that it belongs to
     name: str
     digest: str  # hash of its content; empty: no worker has it yet
     folder: str = ""

@@ -10,7 +10,7 @@ class BatchRefused(Exception):
 
     def __init__(self, message: str, faults: Sequence[LineFault] = ()) -> None:
         super().__init__(message)
-        self.faults = tuple(faults)  # of the input's lines, the first ones
+        self.faults = tuple(faults)  # the first faults of the input's lines
 
 
 class BatchBusy(BatchRefused):

@@ -21,8 +21,8 @@ log = logging.getLogger("baton.gateway")
 
 BEAT_SECONDS = 1.0  # between two signs of life of a response in the background
 DEAD_SECONDS = 30.0  # without a sign of life its process counts as gone
-KEPT_SHARE = 0.75  # of the bound that is left behind a look at the whole file
-LOOK_SHARE = 0.125  # of the bound that may be written between two such looks
+KEPT_SHARE = 0.75  # share of the bound that a look at the whole file leaves
+LOOK_SHARE = 0.125  # share of the bound that may be written between two such looks
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS responses (
     owner TEXT NOT NULL, id TEXT NOT NULL, created REAL NOT NULL, state TEXT NOT NULL, beat REAL NOT NULL,

@@ -21,12 +21,12 @@ class Mixture:
     """The weights of a layer's experts. Matrices are packed; those of experts are rows of uint8 [experts, bytes]."""
 
     router: Array  # outputs: the score of each expert, and behind them that of the shared expert
-    gate_up: Array  # of each expert [2 * width, hidden], gate first
-    down: Array  # of each expert [hidden, width]
+    gate_up: Array  # each expert's [2 * width, hidden], gate first
+    down: Array  # each expert's [hidden, width]
     chosen: int  # experts that compute a row
     normalised: bool  # whether the weights of a row's experts are divided by their sum
     activation: str = ACTIVATIONS[0]
-    shared_gate_up: Array | None = None  # of an expert that computes every row
+    shared_gate_up: Array | None = None  # that of an expert which computes every row
     shared_down: Array | None = None
 
     @property

@@ -112,7 +112,7 @@ def attention(
     scale: float,
     out: Array,  # [rows, heads * dim]
     kv: str = OWN,
-    cap: float = 0.0,  # of scores; 0: none
+    cap: float = 0.0,  # bound of scores; 0: none
     window: int = 0,  # slots that a row sees, its own the last; 0: all
 ) -> None:
     """Row i of a sequence sees its slots up to starts + i, which must have been written. Pages before the window of its

@@ -14,7 +14,7 @@ from engine.formats.stored import Tensor, widened
 from engine.formats.writing import stored, write_tensors
 from engine.model.config import read_config
 
-EVERY = ()  # of a family, whatever it calls them
+EVERY = ()  # all modules of a family, whatever it calls them
 ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 PREFIX = "base_model.model."
 

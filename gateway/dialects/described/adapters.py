@@ -7,4 +7,4 @@ class AdapterAnswer(Struct):
     message: str  # as vLLM words it
     lora_name: str
     parent: str  # the model that it belongs to
-    hash: str  # of its content; empty: no worker had it
+    hash: str  # hash of its content; empty: no worker had it

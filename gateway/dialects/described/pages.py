@@ -14,7 +14,7 @@ class ModelCard(Struct):
     owned_by: str
     root: str  # the model whose workers answer: another one's name where this is an alias
     max_model_len: int
-    parent: str | UnsetType = UNSET  # of an adapter: the model that it belongs to
+    parent: str | UnsetType = UNSET  # the model that an adapter belongs to
 
 
 class ModelCards(Struct):

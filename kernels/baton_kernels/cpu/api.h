@@ -17,7 +17,7 @@ struct BatonMlp {
     // of a mixture of experts; `router` null: there is none, and the former are the layer's only MLP. Otherwise they are the
     // expert that computes every row, or null.
     const void *router, *experts_gate_up, *experts_down;  // router: a row for each expert, then one for the shared expert
-    int64_t gate_up_bytes, down_bytes;                    // of each expert's matrix
+    int64_t gate_up_bytes, down_bytes;                    // size of each expert's matrix
     int experts, chosen, normalised;
 };
 struct BatonLayer {
@@ -49,7 +49,7 @@ struct BatonAdapted {
     long adapters;
 };
 struct BatonStep {
-    int path, kv;  // of attention and pages; a matrix says its own
+    int path, kv;  // those of attention and pages; a matrix says its own
     int norm, wide_norms;  // wide: those of queries and keys are over all heads together
     float eps, scale, attention_cap, embedding_scale, residual_scale, logits_cap, qkv_limit;  // a cap or limit of 0: none
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
@@ -114,7 +114,7 @@ const char* baton_route(const float* scores, long rows, long experts, long chose
 // out = residual (null: none) + the sum of weights[r][i] * y[places[r][i]] over the `parts` of row r.
 const char* baton_combine(const float* y, long y_rows, const int32_t* places, const float* weights, long rows, long parts, long k,
                           const float* residual, float* out);
-int64_t baton_expert_bytes();  // of experts' matrices that were read so far
+int64_t baton_expert_bytes();  // bytes of experts' matrices that were read so far
 // Adds to each row of `out` what its adapter makes of its row of x [rows, k]; `product`: its number in the model.
 const char* baton_add_deltas(const float* x, long k, float* out, long out_row, const BatonAdapted*, long product);
 // What lies between the products of an MLP: [rows, outputs of the first] -> [rows, inputs of the second].

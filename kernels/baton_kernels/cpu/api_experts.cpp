@@ -25,7 +25,7 @@ struct Group {
     long first, count;
     ProductCall inner{}, outer{};  // the two products
     bool handed_on = false;        // the first product writes its result as the second one reads it
-    long units = 0;                // of the product that runs
+    long units = 0;                // units of the product that runs
     float *both = nullptr, *between = nullptr;  // gate and up; what the second product reads: [count][width]
     size_t inner_at = 0, outer_at = 0, between_at = 0, both_at = 0;  // places in scratch memory
 };

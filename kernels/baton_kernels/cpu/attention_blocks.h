@@ -18,8 +18,8 @@ constexpr long kFewQueries = 8;  // with at most so many queries memory limits a
 // Scratch of one unit, carved out of one piece.
 struct Bench {
     float *queries, *scores, *weights, *sums, *tops, *scales, *outputs, *patch, *keys, *values;
-    float *total_sums, *total_tops, *totals;  // of the segments before this one
-    float *coded_keys, *coded_values, *key_scales, *value_scales;  // of a block whose page holds codes
+    float *total_sums, *total_tops, *totals;  // results of the segments before this one
+    float *coded_keys, *coded_values, *key_scales, *value_scales;  // what a block holds whose page has codes
     bool coded;
     Bench(float* at, Kv kv) : coded(kv != kKvOwn) {
         const auto take = [&](long n) { float* p = at; at += n; return p; };
@@ -66,7 +66,7 @@ struct Sight {
 struct Places {
     const char *k[2], *v[2];
     long k_row;                                 // slots between two rows of k
-    const uint16_t *k_scales[2], *v_scales[2];  // of codes
+    const uint16_t *k_scales[2], *v_scales[2];  // scales of codes
 };
 
 INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_head, long block) {

@@ -22,7 +22,7 @@ static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long most(long a, long b) { return a > b ? a : b; }
 // The first slot that the row at `slot` sees; a window of 0: all of them.
 static inline long first_seen(long slot, long window) { return window ? most(0, slot + 1 - window) : 0; }
-static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // of packed weights, keys and values
+static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // bytes of an element of packed weights, keys and values
 // Bytes of one head's keys, or of its values, in one layer of a page: the elements, and behind them the scales of codes.
 static inline long head_bytes(Path path, Kv kv, long tokens, long dim) { return tokens * (kv == kKvOwn ? dim * element_bytes(path) : dim + 2); }
 static inline long padded_depth(Path path, long k) { return round_up(k, path == kFp32 ? 1 : path == kPairs ? 2 : 2 * kTile); }
@@ -48,11 +48,11 @@ struct ProductCall {
     long depth;                // chain elements between two visits of the same outputs
     bool widen;                // weights are widened once per unit into scratch
     char* packed_x;
-    // of integer forms
+    // integer forms have these
     const Form* form;
     const int32_t* order;      // input i is element order[i] of a row; null: i
     long kp, x_block, group;   // padded k; inputs that share a scale of a row; inputs whose sum is kept
-    long levels;               // of partial sums in scratch: of a segment, and of the tree of segments
+    long levels;               // levels of partial sums in scratch: a segment has one, the tree of segments the others
     float* x_scales;           // [tile][block][row]
     int32_t* x_sums;           // [tile][group][row]
     int32_t* x_begins;         // the same, times what unsigned weights have too much, negative: so the sum of a group begins
@@ -76,7 +76,7 @@ struct AttentionCall {
     const int32_t *tables, *starts, *counts, *first_row;
     long heads, kv_heads, dim;
     long window;          // slots that a row sees, its own the last; 0: all
-    float scale, cap;     // of scores; a cap of 0: none
+    float scale, cap;     // both are for scores; a cap of 0: none
     Kv kv;
     float* out;
     long tile_rows;       // rows of one unit
@@ -104,8 +104,8 @@ struct DeltaCall {
     float* out;            // the part's first column
     const void *down, *up; // A, and the part's B
     long k, out_row;
-    long ranks;            // of all parts: distance of two rows of hidden states
-    long rank, columns;    // of the part
+    long ranks;            // ranks of all parts: distance of two rows of hidden states
+    long rank, columns;    // rank and outputs of the part
     float scale;
     bool half;             // A and B are bf16, else fp32
 };

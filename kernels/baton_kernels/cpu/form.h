@@ -25,7 +25,7 @@ struct Form {
     int32_t ordered;   // input i of the matrix is element order[i] of a row
     int32_t tabled;    // a nibble is an index into `table`
     int8_t table[16];
-    int64_t parts[kMostParts];  // of a stack: distance of each matrix from here in bytes; 0: no more
+    int64_t parts[kMostParts];  // distance in bytes of each matrix of a stack from here; 0: no more
 };
 static_assert(sizeof(Form) <= kFormBytes, "a form has its place");
 
@@ -40,7 +40,7 @@ struct Sections {
     long offsets = 0;        // [32] int8, or as scales, from there too; int4 always has them
     long factors = 0;        // int4: uint8 [32], from there too
     long columns = 0;        // int8, int4: fp32 [32], from the beginning of the panel
-    long bytes = 0;          // of the panel
+    long bytes = 0;          // size of the panel
 };
 
 constexpr int32_t kShift = 128;  // that a stored byte has more than the int8 for which it stands
@@ -52,7 +52,7 @@ static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups ||
 static inline bool has_nibbles(const Form& f) { return f.scheme == kInt4 || f.scheme == kInt4Groups; }
 static inline long padded_k(const Form& f) { return is_dense(f) ? padded_depth(static_cast<Path>(f.scheme), f.k) : round_up(f.k, kDeep); }
 static inline long scale_bytes(const Form& f) { return f.scale_type == kScaleFp32 ? 4 : 2; }
-static inline long weight_bytes(const Form& f, long k) { return k * kPanel / (has_nibbles(f) ? 2 : 1); }  // of a panel's k inputs
+static inline long weight_bytes(const Form& f, long k) { return k * kPanel / (has_nibbles(f) ? 2 : 1); }  // bytes of a panel's k inputs
 static inline long first_panel(const Form& f) { return kFormBytes + (f.ordered ? round_up(f.k * 4, 64) : 0); }
 
 static inline Sections sections(const Form& f) {

@@ -19,7 +19,7 @@ long bytes_of(const Form& f) { return first_panel(f) + round_up(f.n, kPanel) / k
 
 // Where the byte with the weight of input k stands in a panel.
 long place(const Form& f, const Sections& s, long k, long column) {
-    const long quad = has_nibbles(f) ? 0 : k % 8 / 4;  // of the eight inputs from k / 8 * 8 on
+    const long quad = has_nibbles(f) ? 0 : k % 8 / 4;  // its place in the eight inputs from k / 8 * 8 on
     return weights_at(f, s, k / 8 * 8) + (quad * kPanel + column) * 4 + k % 4;
 }
 
@@ -59,7 +59,7 @@ void pack_integer_panel(const Form& f, const int8_t* values, const void* scales,
     std::memset(to, 0, static_cast<size_t>(s.bytes));
     const bool nibbles = has_nibbles(f);
     const long size = scale_bytes(f);
-    const long groups = f.group ? f.k / f.group : 0;  // of the arrays; padding has further ones, which stay zero
+    const long groups = f.group ? f.k / f.group : 0;  // groups of the arrays; padding has further ones, which stay zero
     const auto copy = [&](long at, const void* from, long column, long c, long bytes) {
         for (long g = 0; g < groups; ++g)
             std::memcpy(to + g * s.stride + at + c * bytes, static_cast<const char*>(from) + (column * groups + g) * bytes, static_cast<size_t>(bytes));

@@ -16,7 +16,7 @@ AT_GATEWAY = ("waiting", "open", "paused")
 AT_WORKER = (*AT_PREFILL, *AT_DECODE, "idle")
 AT_CLIENT = ("queued", "asked", "pushing", "held", "open", "landing", "local", "running")
 PHASES: dict[str, tuple[str, ...]] = {
-    # of a worker
+    # events of a worker
     "kill": AT_WORKER,  # kill -9; another process starts in its place
     "freeze": AT_WORKER,  # SIGSTOP: its timers stop too
     "replace": AT_WORKER,  # stopped, and another process gets its address; later it goes on for a while
@@ -24,7 +24,7 @@ PHASES: dict[str, tuple[str, ...]] = {
     "slow": AT_WORKER,  # its steps take many times as long
     "hang": AT_WORKER,  # no step goes on, while its loop lives
     "copy": AT_WORKER,  # a copy of the process, with its incarnation, registers from another address
-    # of a gateway
+    # events of a gateway
     "stand still": AT_WORKER,  # SIGSTOP without SIGCONT; a supervisor ends the process, where there is one
     "kill gateway": AT_GATEWAY,
     "freeze gateway": AT_GATEWAY,
@@ -35,13 +35,13 @@ PHASES: dict[str, tuple[str, ...]] = {
     "snap": AT_WORKER,  # their streams break
     "cut": AT_WORKER,  # nothing arrives either way
     "deafen": AT_WORKER,  # nothing arrives one way
-    # of page writes
+    # events of page writes
     "flip": ("pushing",),
     "torn": ("pushing",),
     "twice": ("pushing",),
     "lost": ("pushing",),
     "late": ("pushing",),
-    # of clients
+    # events of clients
     "cancel": AT_CLIENT,
     "stall": AT_CLIENT,  # the client does not read
     "deadline": AT_CLIENT,
