@@ -18,7 +18,7 @@ from gateway.dialects.inner_calls import InnerCalls
 from gateway.dialects.responses.keeping import KeptResponse, ResponseKeeping, readable
 from gateway.http.in_process_call import InProcessAnswer
 from gateway.stored.database import StoreUnusable
-from gateway.stored.responses import BEAT_SECONDS, StoredResponses, StoredState, failed
+from gateway.stored.responses import BEAT_SECONDS, ResponseRuns, StoredResponses, StoredState, failed
 from mesh.errors import InvalidRequest, Unavailable
 
 Json = dict[str, Any]
@@ -45,8 +45,7 @@ class BackgroundResponses:
         """`raw`: the client's body; `head`: the response as it is now."""
         key = head.id, kept.owner
         if key in self._begun:
-            what = f"request_id: the response {head.id} is generated already; give each request an id of its own"
-            raise InvalidRequest("request_id", what)
+            raise _runs(head.id)
         if len(self._begun) >= MOST_RUNNING or sum(self._begun.values()) + len(raw) > MOST_BYTES:
             raise Unavailable("too many responses run in the background already; try again when some have ended")
         self._begun[key] = len(raw)
@@ -54,6 +53,9 @@ class BackgroundResponses:
             if not await kept.keep(head, StoredState.RUNNING):
                 raise Unavailable("background responses cannot be stored now: the disk does not take them")
             task = asyncio.create_task(self._generate(raw, head, kept.owner, request_id))
+        except ResponseRuns:
+            del self._begun[key]
+            raise _runs(head.id) from None
         except BaseException:
             del self._begun[key]
             raise
@@ -157,6 +159,11 @@ class QueuedReply:
 
     def cancel(self) -> None:
         """The response goes on without its client."""
+
+
+def _runs(id: str) -> InvalidRequest:
+    what = f"request_id: the response {id} is generated already; give each request an id of its own"
+    return InvalidRequest("request_id", what)
 
 
 def _ended(head: ResponseAnswer, answer: InProcessAnswer) -> bytes:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.stored.database import StoreUnusable
-from gateway.stored.responses import DEAD_SECONDS, StoredResponse, StoredResponses, StoredState
+from gateway.stored.responses import DEAD_SECONDS, ResponseRuns, StoredResponse, StoredResponses, StoredState
 from tests.harness.wall_clock import WallClock
 
 MIB = 2**20
@@ -91,6 +91,21 @@ async def test_a_response_in_the_background_has_failed_when_its_process_is_silen
     found = await store.find("resp_1", "")
     assert found is not None and found.state is StoredState.ENDED
     assert msgspec.json.decode(found.answer)["status"] == "failed"
+
+
+async def test_a_response_that_runs_is_not_begun_again_by_another_process(
+    store: StoredResponses, tmp_path: Path, wall: WallClock
+) -> None:
+    other = StoredResponses(tmp_path / "kept", seconds=100.0, most_bytes=MIB, clock=wall)
+    await store.keep(lambda: response("resp_1", "ann", "mine", StoredState.RUNNING))
+    with pytest.raises(ResponseRuns):
+        await other.keep(lambda: response("resp_1", "ann", "other", StoredState.RUNNING))
+    found = await store.find("resp_1", "ann")
+    assert found is not None and b"mine" in found.answer
+    assert await other.keep(lambda: response("resp_1", "bob", "other", StoredState.RUNNING))
+    wall.seconds += DEAD_SECONDS + 1
+    assert await other.keep(lambda: response("resp_1", "ann", "other", StoredState.RUNNING)), "its process is gone"
+    await other.aclose()
 
 
 async def test_the_first_end_of_a_response_stays(store: StoredResponses) -> None:

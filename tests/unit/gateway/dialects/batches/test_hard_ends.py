@@ -174,3 +174,15 @@ async def test_the_event_loop_does_not_read_the_input_file(
     batch = await begin(client, lines(20))
     await until(client, batch.id, "completed")
     assert threads and threading.get_ident() not in threads
+
+
+async def test_an_upload_that_the_disk_refuses_names_no_path(
+    client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/secret/files/contents")
+
+    monkeypatch.setattr(BatchStore, "new_content", refuse)
+    with pytest.raises(openai.APIStatusError, match="cannot be stored now: Permission denied") as refused:
+        await upload(client, b"x")
+    assert refused.value.status_code == 503 and "secret" not in str(refused.value)
