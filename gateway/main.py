@@ -121,7 +121,7 @@ async def serve(config: GatewayConfig, telemetry: Telemetry, *, rules: Rules = R
     log.info("gateway ready at http://%s grpc %s model %s", http.address, listening.address, names)
     try:
         serving = run_together(report_health(gateway, listening, registry), *_watches(metrics, tenants, api))
-        await serve_until_left(gateway, serving, ports, drain_seconds=config.drain_seconds)
+        await serve_until_left(gateway, serving, ports, drain_seconds=config.drain_seconds, leaves=api.leave)
     finally:
         ui.close()
         await ports.close()

@@ -44,9 +44,9 @@ class BatchLedger:
                         "back, and run the same command again"
                     )
 
-    def take_up(self, known: Collection[bytes], *, force: bool) -> None:
+    def take_up(self, known: Collection[bytes] | None, *, force: bool) -> None:
         """Read what the files hold, and cut torn lines off. `known`: digests of the input's custom_ids; BatchRefused
-        where the files hold others, unless forced."""
+        where the files hold others, unless forced. None: the input is gone, and whatever they hold is its own."""
         strangers, count = list[str](), 0
         files = [file for file in (self._output, self._errors) if file is not None]
         for file in files:
@@ -57,7 +57,7 @@ class BatchLedger:
                         f"{file.path}: custom_id {custom_id[:60]!r} stands there a second time; remove one of the lines"
                     )
                 self._done.add(key)
-                if key in known:
+                if known is None or key in known:
                     self.found += 1
                     self.failed += failed
                     continue

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.batches.outcome import ID_PREFIX
-from gateway.batches.problems import BatchBusy, BatchRefused, BatchStopped
+from gateway.batches.problems import BatchBusy, BatchRefused, LedgerUnopened, LedgerUnwritable
 
 _BEGIN = json.dumps({"id": ID_PREFIX})[:-2].encode()  # every line begins with it, and a torn one with a part of it
 _LOCKED = (errno.EACCES, errno.EAGAIN)
@@ -31,7 +31,7 @@ class LedgerFile:
             self._lock()
         except OSError as error:
             self.close()
-            raise BatchRefused(f"{path} cannot be written: {error.strerror}; name another file") from None
+            raise LedgerUnopened(f"{path} cannot be written: {error.strerror}; name another file") from None
         except BatchRefused:
             self.close()
             raise
@@ -112,8 +112,8 @@ class LedgerFile:
             raise self._foreign(number)
         return custom_id, value["error"] is not None or (isinstance(status, int) and status >= 400)
 
-    def _unwritable(self, error: OSError) -> BatchStopped:
-        return BatchStopped(
+    def _unwritable(self, error: OSError) -> LedgerUnwritable:
+        return LedgerUnwritable(
             f"{self.path} cannot be written: {error.strerror}. It holds whole lines only. Make room, and run the same "
             "command again: it goes on where it stopped"
         )

@@ -1,4 +1,4 @@
-"""The two ways in which a batch ends before its last answer. The messages are for users and say what to do."""
+"""The ways in which a batch ends before its last answer. The messages are for users and say what to do."""
 
 from collections.abc import Sequence
 
@@ -17,5 +17,17 @@ class BatchBusy(BatchRefused):
     """Another process has the files of this run open."""
 
 
+class DiskFails(Exception):
+    """The disk takes or gives nothing now; it may do so later."""
+
+
 class BatchStopped(Exception):
     """The run ended early. The files hold whole lines, and the same call goes on behind them."""
+
+
+class LedgerUnopened(DiskFails, BatchRefused):
+    """A file of outcomes cannot be opened."""
+
+
+class LedgerUnwritable(DiskFails, BatchStopped):
+    """A file of outcomes takes no further line."""

@@ -72,6 +72,6 @@ class BatchRecord(msgspec.Struct, kw_only=True):
         self.status = status
         setattr(self, f"{status}_at", int(now))
 
-    def fail(self, now: float, *faults: BatchFault) -> None:
-        self.errors = BatchFaults(data=list(faults))
-        self.enter("failed", now)
+    def note_faults(self, *faults: BatchFault) -> None:
+        if faults:
+            self.errors = BatchFaults(data=list(faults))

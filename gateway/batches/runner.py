@@ -64,13 +64,16 @@ class BatchRunner:
         random: Random,
         priority: int = PRIORITY,
         drops_priority: bool = False,
+        threaded: bool = False,
     ) -> None:
-        """`priority`: goes into bodies without one. `drops_priority`: it is left out once the server refuses it."""
+        """`priority`: goes into bodies without one. `drops_priority`: it is left out once the server refuses it.
+        `threaded`: a thread reads the requests, so that a long file does not hold up what else runs in the loop."""
         self.tally = BatchTally()
         self._asker, self._sink, self._observer = asker, sink, observer
         self._rule, self._random = rule, random
         self._priority: int | None = priority
         self._drops_priority = drops_priority
+        self._threaded, self._reading = threaded, asyncio.Lock()
 
     async def run(self, lines: Iterator[BatchLine], concurrency: int) -> None:
         """Settle every request. BatchStopped ends all that is under way."""
@@ -82,11 +85,17 @@ class BatchRunner:
             raise _first(errors) from None
 
     async def _work(self, lines: Iterator[BatchLine]) -> None:
-        for line in lines:
+        while (line := await self._next(lines)) is not None:
             outcome = await self._settle(line)
             self._sink.write(outcome)
             self.tally.count(outcome)
             self._observer.settled(self.tally)
+
+    async def _next(self, lines: Iterator[BatchLine]) -> BatchLine | None:
+        if not self._threaded:
+            return next(lines, None)
+        async with self._reading:
+            return await asyncio.to_thread(next, lines, None)
 
     async def _settle(self, line: BatchLine) -> BatchOutcome:
         tried = 0

@@ -4,16 +4,18 @@ Each thing is found by its id and its tenant together. All processes of a gatewa
 the process that runs it, which renews its beat; a batch whose beat has stopped is free for another process, and so is
 one whose process has left."""
 
+import fcntl
 import hashlib
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
 import msgspec
 
+from gateway.batches.leftovers import NEW, sweep
 from gateway.batches.records import ACTIVE, BatchRecord, FileRecord
 from gateway.stored.database import StoredDatabase
 
@@ -53,7 +55,7 @@ class BatchStore:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no client has ever stored anything."""
+        """Whether no client has ever stored anything. OSError: nobody can tell."""
         return not self._database.file.exists()
 
     # ---- files
@@ -65,22 +67,44 @@ class BatchStore:
         name = hashlib.sha256(f"{len(owner)}:{owner}{id}".encode("utf-8", "surrogatepass")).hexdigest()
         return self._folder / "contents" / name
 
+    def outcomes(self, id: str, owner: str) -> tuple[Path, Path]:
+        """The files of a batch's outcomes, which are no files of the client yet."""
+        base = self.path(id, owner)
+        return base.with_suffix(".output"), base.with_suffix(".errors")
+
     def new_content(self) -> tuple[int, Path]:
-        """An open file for a content that comes, which has no name yet."""
+        """An open file for a content that comes, which has no name yet. It is locked until it is closed."""
         folder = self._folder / "contents"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=folder, suffix=".new")
+        number, name = tempfile.mkstemp(dir=folder, suffix=NEW)
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return number, Path(name)
 
-    async def add_file(self, owner: str, content: Path, *, name: str, purpose: str, id: str = "") -> FileRecord:
+    async def sweep(self) -> None:
+        """Remove what processes that were killed have left. Beside a database that was put aside all contents stay:
+        they may be its own."""
+
+        def remove(connection: sqlite3.Connection) -> None:
+            rows = connection.execute("SELECT id, owner FROM files")
+            wanted = {self.path(*row).name for row in rows}
+            for row in connection.execute("SELECT id, owner FROM batches WHERE active = 1"):
+                wanted |= {path.name for path in self.outcomes(*row)}
+            if not self._database.aside.exists():
+                sweep(self._folder / "contents", wanted, self.clock())
+
+        await self._database.do(remove)
+
+    async def add_file(
+        self, owner: str, content: Path, *, name: str, purpose: str, id: str = "", bounded: bool = True
+    ) -> FileRecord:
         """A new file has this content, which lies in the store's folder; its own name there stays until the caller
-        removes it. NoRoom: there is too little room for it."""
+        removes it. NoRoom: there is too little room for it, and it is `bounded`."""
         id, now = id or self.new_id("file-"), self.clock()
 
         def add(connection: sqlite3.Connection) -> FileRecord:
             size = content.stat().st_size
             self._prune(connection)
-            if size > self._room(connection):
+            if bounded and size > self._room(connection):
                 raise NoRoom
             record = FileRecord(
                 id=id,
@@ -144,16 +168,28 @@ class BatchStore:
         """Change a batch's record, whoever holds it; None: there is none."""
         return await self._database.do(lambda connection: self._change(connection, id, owner, change))
 
-    async def claim(self, holder: str) -> tuple[str, BatchRecord] | None:
-        """The oldest batch that no living process runs, with its tenant: this process holds it from now on."""
+    async def claim(self, holder: str, full: Collection[str] = ()) -> tuple[str, BatchRecord] | None:
+        """A batch that no living process runs, with its tenant: this process holds it from now on. It is the oldest one
+        of the tenant who has the fewest running ones. `full`: tenants of whom no further one may run here."""
 
         def claim(connection: sqlite3.Connection) -> tuple[str, BatchRecord] | None:
             self._prune(connection)
-            query = "SELECT owner, id, record FROM batches WHERE active = 1 AND beat < ? ORDER BY created LIMIT 1"
-            found = connection.execute(query, (self.clock() - DEAD_SECONDS,)).fetchone()
-            if found is None:
+            # A beat of the future was written before the clock was set back.
+            lives = self.clock() - DEAD_SECONDS, self.clock() + DEAD_SECONDS
+            query = "SELECT owner, COUNT(*) FROM batches WHERE active = 1 AND beat BETWEEN ? AND ? GROUP BY owner"
+            run = dict(connection.execute(query, lives))
+            query = (
+                "SELECT owner, MIN(created) FROM batches WHERE active = 1 AND beat NOT BETWEEN ? AND ? GROUP BY owner"
+            )
+            waiting = [row for row in connection.execute(query, lives) if row[0] not in full]
+            if not waiting:
                 return None
-            owner, id, record = found
+            owner, _ = min(waiting, key=lambda row: (run.get(row[0], 0), row[1]))
+            query = (
+                "SELECT id, record FROM batches WHERE owner = ? AND active = 1 AND beat NOT BETWEEN ? AND ? "
+                "ORDER BY created LIMIT 1"
+            )
+            id, record = connection.execute(query, (owner, *lives)).fetchone()
             update = "UPDATE batches SET holder = ?, beat = ? WHERE owner = ? AND id = ?"
             connection.execute(update, (holder, self.clock(), owner, id))
             return owner, msgspec.json.decode(record, type=BatchRecord)
@@ -195,7 +231,7 @@ class BatchStore:
         return max(0, self.most_bytes - int(used))
 
     def _prune(self, connection: sqlite3.Connection) -> None:
-        """Remove files and batches that are too old, and contents that no file will have any more."""
+        """Remove files and batches that are too old."""
         oldest = self.clock() - self.seconds
         for owner, id in connection.execute("SELECT owner, id FROM files WHERE created < ?", (oldest,)).fetchall():
             connection.execute("DELETE FROM files WHERE owner = ? AND id = ?", (owner, id))

@@ -5,48 +5,28 @@ done. A lock on these files keeps a process that was believed dead from writing 
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from random import Random
 
+from gateway.batches.ending import INPUT_GONE, BatchEnding, RunningBatch
 from gateway.batches.input_file import BatchInput
 from gateway.batches.ledger import BatchLedger, opened_ledger
-from gateway.batches.lines import BatchLine, LineFault
-from gateway.batches.outcome import BatchAnswer, BatchOutcome, NoAnswer
-from gateway.batches.problems import BatchBusy, BatchRefused, BatchStopped
-from gateway.batches.records import OUTPUT, BatchCounts, BatchFault, BatchRecord
+from gateway.batches.outcome import BatchAnswer
+from gateway.batches.problems import BatchBusy, BatchRefused, DiskFails
+from gateway.batches.records import BatchRecord
 from gateway.batches.retrying import RetryRule
 from gateway.batches.runner import Asker, BatchRunner, BatchTally
-from gateway.batches.store import BatchStore, NoRoom
+from gateway.batches.store import BatchStore
 from gateway.stored.database import StoreUnusable
 
 log = logging.getLogger("baton.gateway")
 
-MOST_RUNNING = 8  # batches that one process runs at once
+MOST_RUNNING, MOST_OF_TENANT = 32, 8  # batches that one process runs at once
 LOOK_SECONDS = 1.0  # between two looks for a batch that nobody runs, and between two beats
-EXPIRED = NoAnswer("batch_expired", "the batch's completion window ended before this request was answered", final=True)
-DISK_FULL = "the bound of all files (files_mib) is reached; delete files, and send the requests without outcome again"
-
-
-@dataclass(slots=True)
-class RunningBatch:
-    """A batch that this process runs."""
-
-    owner: str
-    record: BatchRecord
-    found: int = 0  # requests that had their outcome before this process took the batch
-    failed: int = 0  # requests among these that failed
-    tally: BatchTally | None = None
-    reason: str = ""  # why the run was ended before its last request: cancelled | expired | full | lost
-
-    def note(self, record: BatchRecord) -> None:
-        """Write the counts so far into the record."""
-        tally = self.tally or BatchTally()
-        total, failed = record.request_counts.total, self.failed + tally.failed
-        done = self.found - self.failed + tally.answered
-        record.request_counts = BatchCounts(total=total, completed=done, failed=failed)
+SWEEP_SECONDS = 3600.0  # between two looks for what killed processes have left
 
 
 class BatchWork:
@@ -63,15 +43,23 @@ class BatchWork:
         """`asker` asks as this tenant; `holder`: the name of this process, which no other one has."""
         self._store, self._asker, self._holder, self._random = store, asker, holder, random
         self._concurrency, self._most_line_bytes = concurrency, most_line_bytes
-        self._came, self._turns = asyncio.Event(), asyncio.Semaphore(concurrency)
-        self._tasks = set[asyncio.Task[None]]()
+        self._came, self._turns = asyncio.Event(), _Turns(concurrency)
+        self._ending = BatchEnding(store, most_line_bytes)
+        self._tasks, self._run = set[asyncio.Task[None]](), Counter[str]()  # the latter by tenant
 
     def wake(self) -> None:
         """A batch has come."""
         self._came.set()
 
+    def leave(self) -> None:
+        """The process will end: no further request is asked, and those that are under way may end. What is missing is
+        another process's when `run` is cancelled."""
+        self._turns.leaves = True
+
     async def run(self) -> None:
         """Run the batches that come, until cancelled."""
+        loop = asyncio.get_running_loop()
+        troubled, swept = False, -SWEEP_SECONDS
         try:
             while True:
                 with suppress(TimeoutError):
@@ -80,38 +68,53 @@ class BatchWork:
                 self._came.clear()
                 try:
                     await self._begin_some()
-                except StoreUnusable as error:
-                    log.warning("batches cannot be read: %s", error)
+                    if loop.time() - swept >= SWEEP_SECONDS and not self._store.is_empty:
+                        await self._store.sweep()
+                        swept = loop.time()
+                    troubled = False
+                except (StoreUnusable, OSError) as error:
+                    if not troubled:
+                        log.warning("batches cannot be read, see the setting files_folder: %s", error)
+                    troubled = True
         finally:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _begin_some(self) -> None:
-        while len(self._tasks) < MOST_RUNNING and not self._store.is_empty:
-            if (found := await self._store.claim(self._holder)) is None:
+        while len(self._tasks) < MOST_RUNNING and not self._turns.leaves and not self._store.is_empty:
+            full = [owner for owner, count in self._run.items() if count >= MOST_OF_TENANT]
+            if (found := await self._store.claim(self._holder, full)) is None:
                 return
-            task = asyncio.create_task(self._run_logged(RunningBatch(*found)))
+            batch = RunningBatch(*found)
+            self._run[batch.owner] += 1
+            task = asyncio.create_task(self._run_logged(batch))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(partial(self._ended, batch.owner))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, owner: str, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._run[owner] -= 1
         self._came.set()
 
     async def _run_logged(self, batch: RunningBatch) -> None:
         """Run the batch; a disk that fails leaves it to the next process that takes it."""
         try:
             await self._run_one(batch)
-        except StoreUnusable as error:
+        except (StoreUnusable, DiskFails, OSError) as error:
             log.warning("the batch %s cannot go on now: %s", batch.record.id, error)
+        except Exception:
+            log.exception("the batch %s cannot go on now", batch.record.id)
 
     async def _run_one(self, batch: RunningBatch) -> None:
         running = asyncio.create_task(self._outcomes(batch))
         try:
             await self._watch(batch, running)
-            if batch.reason != "lost":
-                await self._end(batch, running)
+            error = None if running.cancelled() else running.exception()
+            if isinstance(error, DiskFails):
+                raise error
+            if batch.reason != "lost" and not isinstance(error, BatchBusy):  # else its process lives, and goes on
+                await self._ending.end(batch, self._holder, error)
         except asyncio.CancelledError:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -148,6 +151,8 @@ class BatchWork:
             batch.reason = "cancelled"
             return
         path, size = self._store.path(record.input_file_id, owner), self._most_line_bytes
+        if not path.exists():
+            raise BatchRefused(INPUT_GONE)
         source = await asyncio.to_thread(BatchInput.checked, path, size, url=record.endpoint)
 
         def begins(record: BatchRecord) -> None:
@@ -156,10 +161,9 @@ class BatchWork:
             record.request_counts.total = len(source.numbers)
 
         await self._store.change(record.id, owner, begins)
-        output, errors = self._paths(batch)
-        with opened_ledger(path, output, errors) as ledger:
+        with opened_ledger(path, *self._store.outcomes(record.id, owner)) as ledger:
             await asyncio.to_thread(ledger.take_up, source.numbers.keys(), force=False)
-            batch.found, batch.failed = ledger.found, ledger.failed
+            batch.found, batch.failed, batch.taken_up = ledger.found, ledger.failed, True
             if self._store.clock() >= record.expires_at:
                 batch.reason = "expired"
             else:
@@ -174,88 +178,35 @@ class BatchWork:
             rule=RetryRule(),
             random=Random(self._random.getrandbits(64)),
             drops_priority=True,
+            threaded=True,
         )
         batch.tally = runner.tally
         await runner.run(source.requests(ledger.has), self._concurrency)
 
-    async def _end(self, batch: RunningBatch, running: asyncio.Task[None]) -> None:
-        """The batch's last record, with the files of its outcomes."""
-        now, faults = self._store.clock(), list[BatchFault]()
-        error = None if running.cancelled() else running.exception()
-        if isinstance(error, BatchBusy):
-            return  # the process that ran it lives, and may go on or end
-        if isinstance(error, BatchRefused):
-            faults = [fault_of(each) for each in error.faults] or [
-                BatchFault(code="invalid_input", message=_plain(error))
-            ]
-        elif isinstance(error, BatchStopped):
-            faults = [BatchFault(code="stopped", message=_plain(error))]
-        elif error is not None:
-            log.error("the batch %s failed", batch.record.id, exc_info=error)
-            faults = [BatchFault(code="internal", message="the gateway failed; its log says why")]
-        if batch.reason == "full":
-            faults = [BatchFault(code="files_full", message=DISK_FULL)]
-        if batch.reason == "expired":
-            await asyncio.to_thread(self._expire, batch)
-        output, errors = await self._published(batch)
-
-        def ends(record: BatchRecord) -> None:
-            batch.note(record)
-            record.output_file_id, record.error_file_id = output, errors
-            if faults:
-                record.fail(now, *faults)
-            elif batch.reason in ("cancelled", "expired"):
-                record.enter("cancelled" if batch.reason == "cancelled" else "expired", now)
-            else:
-                record.enter("finalizing", now)
-                record.enter("completed", now)
-
-        if await self._store.beat(batch.record.id, batch.owner, self._holder, ends) is not None:
-            for path in self._paths(batch):
-                path.unlink(missing_ok=True)
-
-    def _expire(self, batch: RunningBatch) -> None:
-        """Requests without an outcome have failed."""
-        path, (output, errors) = self._store.path(batch.record.input_file_id, batch.owner), self._paths(batch)
-        source = BatchInput.checked(path, self._most_line_bytes, url=batch.record.endpoint)
-        with opened_ledger(path, output, errors) as ledger:
-            ledger.take_up(source.numbers.keys(), force=False)
-            for line in source.requests(ledger.has):
-                ledger.write(_expired(line))
-            ledger.sync()
-            batch.found, batch.failed, batch.tally = ledger.found, ledger.failed, BatchTally()
-            batch.tally.failed = len(source.numbers) - ledger.found
-
-    async def _published(self, batch: RunningBatch) -> tuple[str | None, str | None]:
-        """The ids of the files that hold outcomes."""
-        found = list[str | None]()
-        for path, kind in zip(self._paths(batch), ("output", "errors"), strict=True):
-            found.append(None)
-            if path.exists() and path.stat().st_size:
-                id, name = _id_of(batch.record.id, kind), f"{batch.record.id}_{kind}.jsonl"
-                with suppress(NoRoom):
-                    await self._store.add_file(batch.owner, path, name=name, purpose=OUTPUT, id=id)
-                    found[-1] = id
-        return found[0], found[1]
-
     async def _written(self, batch: RunningBatch) -> int:
-        return sum(path.stat().st_size for path in self._paths(batch) if path.exists())
+        """Bytes of the batch's outcomes, which no file of the client has yet."""
+        paths = self._store.outcomes(batch.record.id, batch.owner)
+        return sum(path.stat().st_size for path in paths if path.exists())
 
-    def _paths(self, batch: RunningBatch) -> tuple[Path, Path]:
-        """The files of outcomes, which are no files of the client yet."""
-        base = self._store.path(batch.record.id, batch.owner)
-        return base.with_suffix(".output"), base.with_suffix(".errors")
+
+class _Turns:
+    """All batches of this process together have as many requests under way as one may have; none begins in a process
+    that leaves."""
+
+    def __init__(self, count: int) -> None:
+        self.free, self.leaves = asyncio.Semaphore(count), False
 
 
 class _InTurn:
-    """Asks when a turn is free, so that all batches of this process together have as many requests under way as one
-    may have."""
+    """Asks when a turn is free."""
 
-    def __init__(self, asker: Asker, turns: asyncio.Semaphore) -> None:
+    def __init__(self, asker: Asker, turns: _Turns) -> None:
         self._asker, self._turns = asker, turns
 
     async def ask(self, url: str, body: bytes) -> BatchAnswer:
-        async with self._turns:
+        async with self._turns.free:
+            if self._turns.leaves:
+                await asyncio.Event().wait()  # until the process cancels the run
             return await self._asker.ask(url, body)
 
 
@@ -267,21 +218,3 @@ class _Unshown:
 
     def waits(self, tally: BatchTally, why: str) -> None:
         pass
-
-
-def fault_of(fault: LineFault) -> BatchFault:
-    return BatchFault(code="invalid_line", line=fault.line, message=str(fault), param=fault.field or None)
-
-
-def _expired(line: BatchLine) -> BatchOutcome:
-    return BatchOutcome(line.custom_id, None, EXPIRED)
-
-
-def _id_of(batch_id: str, kind: str) -> str:
-    return f"file-{batch_id.removeprefix('batch_')}-{kind}"
-
-
-def _plain(error: Exception) -> str:
-    """The message without paths of this machine."""
-    words = str(error).split()
-    return " ".join("the file" if word.startswith("/") else word for word in words)

@@ -152,6 +152,11 @@ class HttpApi:
         self.app = CommonHeaders(guarded, draw_id=self._draw_id, cors=cors)
         self.unguarded = CommonHeaders(routed, draw_id=self._draw_id, cors=cors)  # asks nobody for a key
 
+    def leave(self) -> None:
+        """The process will end: what no client waits for begins no more here."""
+        if self.batch_work is not None:
+            self.batch_work.leave()
+
     async def aclose(self) -> None:
         await self._background.aclose()
         if self._stored is not None:

@@ -10,7 +10,7 @@ from mesh.errors import InvalidRequest, UnsupportedMedia, brief
 MOST_HEAD = 16 * 1024  # bytes of a part's headers
 MOST_PARTS = 32
 _BOUNDARY = re.compile(rb'boundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
-_PARAMETER = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+_PARAMETER = re.compile(rb';\s*(name|filename)=(?:"((?:[^"\\]|\\.)*)"|([^\s;"]+))', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class MultipartReader:
         for line in lines:
             name, _, value = line.partition(b":")
             if name.strip().lower() == b"content-disposition":
-                found = {key.lower(): _text(text) for key, text in _PARAMETER.findall(value)}
+                found = {key.lower(): _text(quoted or plain) for key, quoted, plain in _PARAMETER.findall(value)}
                 if b"name" in found:
                     return FormPart(found[b"name"], found.get(b"filename"))
         raise InvalidRequest(None, "the form is broken: a part has no name")

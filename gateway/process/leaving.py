@@ -10,7 +10,7 @@ ends."""
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from gateway.attaching.service import Gateway
@@ -51,15 +51,22 @@ class OwnPorts:
 
 
 async def serve_until_left(
-    gateway: Gateway, serving: Coroutine[Any, Any, None], ports: ClientPorts, *, drain_seconds: float
+    gateway: Gateway,
+    serving: Coroutine[Any, Any, None],
+    ports: ClientPorts,
+    *,
+    drain_seconds: float,
+    leaves: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run `serving` until the task is cancelled, or until a signal has come and the drain after it is over."""
+    """Run `serving` until the task is cancelled, or until a signal has come and the drain after it is over. `leaves` is
+    called when the signal comes."""
     leave, me = asyncio.Event(), asyncio.current_task()
 
     def on_signal() -> None:
         if leave.is_set() and me is not None:
             me.cancel()
         leave.set()
+        leaves()
 
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)

@@ -32,6 +32,10 @@ CREATE INDEX IF NOT EXISTS by_age ON responses (owner, created, bytes);
 """
 
 
+class ResponseRuns(Exception):
+    """A response of this id is generated in the background now, by whichever process."""
+
+
 class StoredState(Enum):
     ENDED = "ended"
     RUNNING = "running"  # generated in the background
@@ -60,7 +64,7 @@ class StoredResponses:
 
     async def keep(self, make: Callable[[], StoredResponse]) -> bool:
         """`make` may take long; it is called in a thread. False: the response cannot be kept, because it is larger than
-        the bound or the disk does not take it."""
+        the bound or the disk does not take it. ResponseRuns: one that is to run does so already."""
         try:
             kept = await self._database.do(lambda connection: self._insert(connection, make()))
         except StoreUnusable as error:
@@ -112,6 +116,11 @@ class StoredResponses:
         size = len(row[0]) + len(row[1])
         if size > self._most_bytes * KEPT_SHARE:
             return False
+        if response.state is StoredState.RUNNING:
+            query = "SELECT 1 FROM responses WHERE owner = ? AND id = ? AND state = ? AND beat > ?"
+            running = response.owner, response.id, response.state.value, now - DEAD_SECONDS
+            if connection.execute(query, running).fetchone() is not None:
+                raise ResponseRuns
         values = response.owner, response.id, now, response.state.value, now, *row, size
         connection.execute("INSERT OR REPLACE INTO responses VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
         self._written += size

@@ -60,13 +60,14 @@ class Processes:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def gateway() -> AsyncIterator[Processes]:
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Processes]:
     folder: Path = await asyncio.to_thread(ensure_random, default_cache_folder())
     base = int(free_address().rpartition(":")[2])
     overrides = {
         "model": str(folder),
         "served_name": "random",
         "gateway.processes": "2",
+        "gateway.files_folder": str(tmp_path_factory.mktemp("files")),
         "gateway.http_address": free_address(),
         "gateway.grpc_address": free_address(),
         "gateway.worker_address": f"127.0.0.1:{base if base < 65000 else base - 1000}",
@@ -165,3 +166,44 @@ async def test_pages_tell_one_gateway(gateway: Processes) -> None:
     assert text.count('baton_pages{worker="decode-0",tier="decode",state="free"}') == 1
     times = [each["started_at"] for each in latest["requests"]]
     assert times == sorted(times, reverse=True) and len(times) > 12
+
+
+@in_one_loop
+async def test_a_process_that_is_killed_in_the_middle_of_a_batch_costs_no_outcome(gateway: Processes) -> None:
+    await gateway.whole()
+    body = BODY | {"max_tokens": 256}
+    entries = [
+        {"custom_id": f"r-{number}", "method": "POST", "url": "/v1/completions", "body": body} for number in range(200)
+    ]
+    content = b"".join(json.dumps(each).encode() + b"\n" for each in entries)
+
+    async def call(method: str, path: str, **more: Any) -> httpx.Response:
+        """Over a connection of its own; a process that was killed may have taken it."""
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                try:
+                    async with httpx.AsyncClient(timeout=10) as client:
+                        answer = await client.request(method, f"http://{gateway.http}/v1{path}", **more)
+                    assert answer.status_code == 200, answer.text
+                    return answer
+                except httpx.TransportError:
+                    await asyncio.sleep(0.05)
+
+    file = (await call("POST", "/files", files={"file": ("in.jsonl", content)}, data={"purpose": "batch"})).json()
+    before = await gateway.counts()
+    wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    batch = (await call("POST", "/batches", json=wanted)).json()
+    async with asyncio.timeout(START_SECONDS):
+        while sum((grown := await gateway.counts() - before).values()) < 20:
+            await asyncio.sleep(0.05)
+    gateway.kill(int(max(grown, key=lambda number: grown[number])))
+    batch = (await call("GET", f"/batches/{batch['id']}")).json()
+    assert batch["status"] == "in_progress", "the batch is too small for this machine"
+    async with asyncio.timeout(START_SECONDS):
+        while batch["status"] == "in_progress":
+            await asyncio.sleep(0.1)
+            batch = (await call("GET", f"/batches/{batch['id']}")).json()
+    lines = (await call("GET", f"/files/{batch['output_file_id']}/content")).text.splitlines()
+    assert batch["status"] == "completed" and batch["request_counts"] == {"total": 200, "completed": 200, "failed": 0}
+    assert sorted(json.loads(line)["custom_id"] for line in lines) == sorted(f"r-{number}" for number in range(200))
+    assert len({json.loads(line)["response"]["body"]["choices"][0]["text"] for line in lines}) == 1

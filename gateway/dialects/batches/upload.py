@@ -158,5 +158,6 @@ def _as_client_sees(error: Exception) -> Exception:
         )
         return BodyTooLarge(what)
     if isinstance(error, OSError | StoreUnusable):
-        return Unavailable(f"files cannot be stored now: {error}")
+        why = error.strerror or error if isinstance(error, OSError) else error  # without the path
+        return Unavailable(f"files cannot be stored now: {why}")
     return error

@@ -18,7 +18,7 @@ from gateway.dialects.inner_calls import InnerCalls
 from gateway.dialects.responses.keeping import KeptResponse, ResponseKeeping, readable
 from gateway.http.in_process_call import InProcessAnswer
 from gateway.stored.database import StoreUnusable
-from gateway.stored.responses import BEAT_SECONDS, StoredResponses, StoredState, failed
+from gateway.stored.responses import BEAT_SECONDS, ResponseRuns, StoredResponses, StoredState, failed
 from mesh.errors import InvalidRequest, Unavailable
 
 Json = dict[str, Any]
@@ -27,6 +27,8 @@ log = logging.getLogger("baton.gateway")
 PATH = "/v1/responses"
 NO_ROOM_SECONDS = 1.0  # between two tries of a response that finds no room
 LATER = (429, 503)  # statuses that mean: try again
+MOST_RUNNING = 1024  # responses of one process
+MOST_BYTES = 256 * 2**20  # of their requests, which are held until they end
 
 
 class BackgroundResponses:
@@ -36,20 +38,33 @@ class BackgroundResponses:
         """`calls` is asked when the first response begins."""
         self._stored, self._keeping, self._calls = stored, keeping, calls
         self._tasks = dict[tuple[str, str], asyncio.Task[None]]()
+        self._begun = dict[tuple[str, str], int]()  # bytes of the requests of these and of those that are stored now
         self._leaves = False  # the process ends
 
     async def begin(self, raw: bytes, head: ResponseAnswer, kept: KeptResponse, request_id: str) -> "QueuedReply":
         """`raw`: the client's body; `head`: the response as it is now."""
-        if (head.id, kept.owner) in self._tasks:
-            what = f"request_id: the response {head.id} is generated already; give each request an id of its own"
-            raise InvalidRequest("request_id", what)
-        if not await kept.keep(head, StoredState.RUNNING):
-            raise Unavailable("background responses cannot be stored now: the disk does not take them")
-        task = asyncio.create_task(self._generate(raw, head, kept.owner, request_id))
         key = head.id, kept.owner
+        if key in self._begun:
+            raise _runs(head.id)
+        if len(self._begun) >= MOST_RUNNING or sum(self._begun.values()) + len(raw) > MOST_BYTES:
+            raise Unavailable("too many responses run in the background already; try again when some have ended")
+        self._begun[key] = len(raw)
+        try:
+            if not await kept.keep(head, StoredState.RUNNING):
+                raise Unavailable("background responses cannot be stored now: the disk does not take them")
+            task = asyncio.create_task(self._generate(raw, head, kept.owner, request_id))
+        except ResponseRuns:
+            del self._begun[key]
+            raise _runs(head.id) from None
+        except BaseException:
+            del self._begun[key]
+            raise
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda _: self._ended(key))
         return QueuedReply(request_id, head)
+
+    def _ended(self, key: tuple[str, str]) -> None:
+        del self._tasks[key], self._begun[key]
 
     async def cancel(self, id: str, owner: str) -> bytes | None:
         """The response as JSON; None: there is none. One that has ended stays as it is."""
@@ -144,6 +159,11 @@ class QueuedReply:
 
     def cancel(self) -> None:
         """The response goes on without its client."""
+
+
+def _runs(id: str) -> InvalidRequest:
+    what = f"request_id: the response {id} is generated already; give each request an id of its own"
+    return InvalidRequest("request_id", what)
 
 
 def _ended(head: ResponseAnswer, answer: InProcessAnswer) -> bytes:

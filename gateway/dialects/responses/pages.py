@@ -100,7 +100,7 @@ def _page(found: StoredResponse, limit: int, newest_first: bool, after: str | No
 
 
 def _limit(text: str | None) -> int:
-    limit = LISTED if text is None else int(text) if text.isascii() and text.isdigit() else 0
+    limit = LISTED if text is None else int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     if not 1 <= limit <= MOST_LISTED:
         raise InvalidRequest("limit", f"limit must be a number from 1 to {MOST_LISTED}")
     return limit

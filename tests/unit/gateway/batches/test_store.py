@@ -1,5 +1,6 @@
 """The store of files and batches: who finds what, what there is room for, and who runs a batch."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
@@ -108,6 +109,60 @@ async def test_a_batch_is_run_by_one_process_at_a_time(store: BatchStore, tmp_pa
     wall.seconds += DEAD_SECONDS + 1
     assert await store.claim("a") is None, "it has ended"
     await other.aclose()
+
+
+async def test_a_clock_that_is_set_back_holds_no_batch(store: BatchStore, wall: WallClock) -> None:
+    await store.add_batch("ann", record(store))
+    assert await store.claim("a") is not None
+    wall.seconds -= DEAD_SECONDS - 1
+    assert await store.claim("b") is None
+    wall.seconds -= 3600
+    assert await store.claim("b") is not None
+
+
+async def test_a_tenant_with_many_batches_does_not_hold_up_another(store: BatchStore, wall: WallClock) -> None:
+    for number in range(3):
+        wall.seconds += 1
+        await store.add_batch("ann", record(store, f"batch_a{number}"))
+    await store.add_batch("bob", record(store, "batch_b"))
+    found = [await store.claim("a") for _ in range(2)]
+    assert [each and each[1].id for each in found] == ["batch_a0", "batch_b"]
+    assert await store.claim("a", ["ann"]) is None
+    last = await store.claim("a", ["bob"])
+    assert last is not None and last[1].id == "batch_a1"
+
+
+async def test_outcomes_are_stored_beyond_the_bound(store: BatchStore) -> None:
+    number, path = store.new_content()
+    with open(number, "wb") as file:
+        file.write(b"x" * 1001)
+    with pytest.raises(NoRoom):
+        await store.add_file("ann", path, name="out", purpose="batch_output")
+    assert (await store.add_file("ann", path, name="out", purpose="batch_output", bounded=False)).bytes == 1001
+    assert await store.room() == 0
+
+
+async def test_what_killed_processes_left_is_removed(store: BatchStore, tmp_path: Path, wall: WallClock) -> None:
+    """Uploads that never ended, outcomes of batches that are over, contents without a row; nothing else."""
+    kept, run = await put(store, "ann"), record(store)
+    await store.add_batch("ann", run)
+    number, living = store.new_content()
+    dead_number, dead = store.new_content()
+    os.close(dead_number)
+    over, orphan = store.outcomes("batch_over", "ann")[0], store.path("file-unheard", "ann")
+    mine, young = store.outcomes(run.id, "ann")[0], store.path("file-young", "ann")
+    for path in (over, orphan, mine, young):
+        path.write_bytes(b"x")
+    for path in (store.path(kept, "ann"), living, dead, over, orphan, mine):
+        os.utime(path, (wall.seconds - 100_000, wall.seconds - 100_000))
+    os.utime(young, (wall.seconds - 10, wall.seconds - 10))
+    (tmp_path / "files.damaged").write_bytes(b"")
+    await store.sweep()
+    assert orphan.exists(), "it may be a content of the database that was put aside"
+    (tmp_path / "files.damaged").unlink()
+    await store.sweep()
+    assert set((tmp_path / "contents").iterdir()) == {store.path(kept, "ann"), living, mine, young}
+    os.close(number)
 
 
 async def test_an_empty_store_touches_no_disk(tmp_path: Path, wall: WallClock) -> None:

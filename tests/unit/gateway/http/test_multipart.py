@@ -70,3 +70,9 @@ def test_a_quoted_boundary_is_read() -> None:
 def test_what_is_no_form_is_refused(data: bytes, kind: bytes) -> None:
     with pytest.raises(BatonError):
         read(data, kind=kind)
+
+
+def test_names_without_quotes_are_read() -> None:
+    head = b"Content-Disposition: form-data; name=file; filename=a.jsonl"
+    other = b'Content-Disposition: form-data; name="file"; filename="a; name=b.jsonl"'
+    assert read(form((head, b"x"), (other, b"y"))) == [("file", "a.jsonl", b"x"), ("file", "a; name=b.jsonl", b"y")]

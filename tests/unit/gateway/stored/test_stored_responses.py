@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gateway.stored.database import StoreUnusable
-from gateway.stored.responses import DEAD_SECONDS, StoredResponse, StoredResponses, StoredState
+from gateway.stored.responses import DEAD_SECONDS, ResponseRuns, StoredResponse, StoredResponses, StoredState
 from tests.harness.wall_clock import WallClock
 
 MIB = 2**20
@@ -93,6 +93,21 @@ async def test_a_response_in_the_background_has_failed_when_its_process_is_silen
     assert msgspec.json.decode(found.answer)["status"] == "failed"
 
 
+async def test_a_response_that_runs_is_not_begun_again_by_another_process(
+    store: StoredResponses, tmp_path: Path, wall: WallClock
+) -> None:
+    other = StoredResponses(tmp_path / "kept", seconds=100.0, most_bytes=MIB, clock=wall)
+    await store.keep(lambda: response("resp_1", "ann", "mine", StoredState.RUNNING))
+    with pytest.raises(ResponseRuns):
+        await other.keep(lambda: response("resp_1", "ann", "other", StoredState.RUNNING))
+    found = await store.find("resp_1", "ann")
+    assert found is not None and b"mine" in found.answer
+    assert await other.keep(lambda: response("resp_1", "bob", "other", StoredState.RUNNING))
+    wall.seconds += DEAD_SECONDS + 1
+    assert await other.keep(lambda: response("resp_1", "ann", "other", StoredState.RUNNING)), "its process is gone"
+    await other.aclose()
+
+
 async def test_the_first_end_of_a_response_stays(store: StoredResponses) -> None:
     await store.keep(lambda: response("resp_1", state=StoredState.RUNNING))
     assert await store.end("resp_1", "", b'{"a":1}') and not await store.end("resp_1", "", b'{"a":2}')
@@ -120,3 +135,34 @@ async def test_a_folder_that_cannot_be_made_loses_responses_and_says_so_once(
         await store.find("resp_1", "")
     await store.aclose()
     assert caplog.text.count("responses cannot be stored, see the setting responses_folder") == 1
+
+
+async def test_a_file_that_is_put_aside_is_left_by_all_processes(tmp_path: Path, wall: WallClock) -> None:
+    one, other, third = (StoredResponses(tmp_path, seconds=100.0, most_bytes=MIB, clock=wall) for _ in range(3))
+    assert await one.keep(lambda: response("old")) and await other.find("old", "") is not None
+    (tmp_path / "responses.sqlite").write_bytes(b"no database" * 1000)
+    (tmp_path / "responses.sqlite-wal").unlink()
+    with pytest.raises(StoreUnusable, match="put aside"):
+        await third.find("old", "")
+    assert await one.keep(lambda: response("new"))
+    assert await other.find("new", "") is not None, "it works on the new file, and has not put that aside"
+    assert await other.keep(lambda: response("more")) and await one.find("more", "") is not None
+    for store in (one, other, third):
+        await store.aclose()
+
+
+async def test_a_file_that_is_removed_begins_anew(store: StoredResponses, tmp_path: Path) -> None:
+    assert await store.keep(lambda: response("old"))
+    for file in (tmp_path / "kept").iterdir():
+        file.unlink()
+    assert await store.find("old", "") is None and await store.keep(lambda: response("new"))
+    assert (tmp_path / "kept" / "responses.sqlite").exists()
+
+
+async def test_an_error_shows_no_path_of_the_machine(tmp_path: Path, wall: WallClock) -> None:
+    (tmp_path / "file").write_text("")
+    store = StoredResponses(tmp_path / "file", seconds=100.0, most_bytes=MIB, clock=wall)
+    with pytest.raises(StoreUnusable) as unusable:
+        await store.find("resp_1", "")
+    assert str(tmp_path) not in str(unusable.value)
+    await store.aclose()

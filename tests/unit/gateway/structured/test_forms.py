@@ -12,6 +12,7 @@ from engine.builtin.tokenizer import END, VOCAB, write_tokenizer
 from gateway.structured.calls import call_form as call_form_of
 from gateway.structured.check import GrammarCheck
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs, pieces
+from gateway.structured.gbnf import is_gbnf
 from gateway.structured.schema import NUMBERS, SUPPORTED, json_grammar
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 from gateway.text.tool_choice import OfferedTools, parse_tool_choice
@@ -303,6 +304,12 @@ root ::= item ("," ws item)*
 item ::= "-"? [0-9]+ ("." [0-9]{1,2})?
 ws ::= " "?
 """
+
+
+@pytest.mark.parametrize("text", ["\n" * 200_000, "a" + "\n" * 200_000, "a \n" * 60_000 + ":"])
+def test_a_long_text_is_searched_for_rules_of_gbnf_in_one_pass(text: str) -> None:
+    """A search that takes the square of the length holds everything else up for minutes, and this test for good."""
+    assert not is_gbnf(text)
 
 
 def test_a_grammar_in_gbnf_is_followed(grammars: Grammars) -> None:

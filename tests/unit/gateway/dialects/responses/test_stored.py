@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from gateway.dialects.api import HttpApi
+from gateway.dialects.responses import background
 from gateway.prompts.assets import Assets
 from gateway.stored.responses import StoredResponses
 from mesh.errors import WorkersDied
@@ -129,6 +130,7 @@ async def test_questions_about_a_response_are_checked(http: httpx2.AsyncClient) 
         (f"/responses/{id}?stream=true", "stream"),
         (f"/responses/{id}/input_items?limit=0", "limit"),
         (f"/responses/{id}/input_items?limit=x", "limit"),
+        (f"/responses/{id}/input_items?limit={'1' * 5000}", "limit"),
         (f"/responses/{id}/input_items?order=up", "order"),
         (f"/responses/{id}/input_items?after=in_x", "after"),
     ):
@@ -190,6 +192,33 @@ async def test_a_response_in_the_background_is_cancelled(client: openai.AsyncOpe
     async with asyncio.timeout(5):
         while not core.streams[0].cancelled:
             await asyncio.sleep(0.01)
+
+
+async def test_two_clients_who_choose_one_id_do_not_share_a_response(http: httpx2.AsyncClient, core: Any) -> None:
+    """Both come at once: the second one has to be seen before the first one is on the disk."""
+    core.ends = False
+    body, headers = {"input": "hi", "background": True}, {"x-request-id": "mine"}
+    answers = await asyncio.gather(*(http.post("/responses", json=body, headers=headers) for _ in range(4)))
+    assert sorted(each.status_code for each in answers) == [200, 400, 400, 400]
+    assert {each.json()["error"]["param"] for each in answers if each.status_code == 400} == {"request_id"}
+    await asyncio.sleep(0.05)
+    assert len(core.streams) == 1
+
+
+async def test_what_waits_in_the_background_has_a_bound(
+    http: httpx2.AsyncClient, core: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core.ends = False
+    monkeypatch.setattr(background, "MOST_RUNNING", 3)
+    answers = [await http.post("/responses", json={"input": "hi", "background": True}) for _ in range(4)]
+    assert [each.status_code for each in answers] == [200, 200, 200, 503]
+    await http.delete(f"/responses/{answers[0].json()['id']}")
+    await asyncio.sleep(0.05)
+    assert (await http.post("/responses", json={"input": "hi", "background": True})).status_code == 200
+    monkeypatch.setattr(background, "MOST_RUNNING", 9)
+    monkeypatch.setattr(background, "MOST_BYTES", 100)
+    large = await http.post("/responses", json={"input": "hi", "background": True})
+    assert large.status_code == 503 and "in the background" in large.text
 
 
 async def test_one_that_is_removed_stops(client: openai.AsyncOpenAI, core: Any) -> None:
