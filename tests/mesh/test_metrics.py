@@ -179,12 +179,12 @@ def _workers_agree(page: ScrapedPage, mesh: Any, decode: Any) -> None:
 
 
 def _complete(page: ScrapedPage) -> None:
-    """Every metric is there, those of tenants only where there are tenants, no counter or bucket is negative, buckets
-    rise, and the last one is the count."""
+    """Every metric is there, those of tenants and adapters only where there are some, no counter or bucket is negative,
+    buckets rise, and the last one is the count."""
     for name, spec in TABLE.items():
         shown = name + "_count" if spec.kind is MetricKind.HISTOGRAM else name
-        if spec.labels[:1] == TENANT:
-            assert not page.samples[shown], f"{name} is shown without a tenant"
+        if spec.labels[:1] == TENANT or "adapter" in spec.labels:
+            assert not page.samples[shown], f"{name} is shown without a tenant or an adapter"
             continue
         assert page.samples[shown], f"{name} is not shown"
         if spec.labels[:2] == ("worker", "tier"):

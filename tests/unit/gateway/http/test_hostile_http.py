@@ -81,8 +81,8 @@ async def test_a_large_body_means_the_same_as_a_small_one(url: str, core: Any) -
     answer = await exchange(url.removeprefix("http://"), http(TEXT, json.dumps(fields).encode()))
     assert status_of(answer) == 200 and b"x-baton-ignored: user, odd" in answer
     assert [stream.choice.prompt for stream in core.streams] == [(65,) * 99] * 2
-    error = await served(url, http(TEXT, json.dumps(fields | {"use_beam_search": True}).encode()), 400)
-    assert error["param"] == "use_beam_search"
+    error = await served(url, http(TEXT, json.dumps(fields | {"thinking_token_budget": 8}).encode()), 400)
+    assert error["param"] == "thinking_token_budget"
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 10**30])
