@@ -1,4 +1,4 @@
-"""Who holds the pages of a prefill worker, for its ledger."""
+"""The holders of a prefill worker's pages, for its ledger."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,5 +1,5 @@
-"""What processes that were killed leave in the folder of contents: uploads that never ended, outcomes of batches that
-are over, and contents without a row."""
+"""Removes what killed processes leave in the folder of contents: uploads that never ended, outcomes of batches that are
+over, and contents without a row."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""What clients see of files and batches: the objects of OpenAI's API, and the steps of a batch's life."""
+"""Files and batches as clients see them: the objects of OpenAI's API, and the steps of a batch's life."""
 
 from typing import Literal
 

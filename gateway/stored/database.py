@@ -30,7 +30,7 @@ class StoredDatabase:
         self.aside = file.with_suffix(".damaged")
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=file.stem)
         self._connection: sqlite3.Connection | None = None
-        self._identity = _identity(file)  # of the file that is open, or was last
+        self._identity = _identity(file)  # identity of the file that is open, or was last
         self._closed = False
 
     async def do(self, work: Callable[[sqlite3.Connection], Found]) -> Found:

@@ -1,4 +1,4 @@
-"""What a request with beam search may ask for besides: nothing that changes which token comes next."""
+"""Checks a request with beam search: it may ask for nothing that changes which token comes next."""
 
 from gateway.validation.adjustments import adjusting_field
 from gateway.validation.client_request import BeamOptions, ClientRequest

@@ -28,7 +28,7 @@ PATH = "/v1/responses"
 NO_ROOM_SECONDS = 1.0  # between two tries of a response that finds no room
 LATER = (429, 503)  # statuses that mean: try again
 MOST_RUNNING = 1024  # responses of one process
-MOST_BYTES = 256 * 2**20  # of their requests, which are held until they end
+MOST_BYTES = 256 * 2**20  # size of all their requests together, which are held until they end
 
 
 class BackgroundResponses:

@@ -12,7 +12,6 @@ from engine.builtin.tokenizer import END, VOCAB, write_tokenizer
 from gateway.structured.calls import call_form as call_form_of
 from gateway.structured.check import GrammarCheck
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs, pieces
-from gateway.structured.gbnf import is_gbnf
 from gateway.structured.schema import NUMBERS, SUPPORTED, json_grammar
 from gateway.text.formats import HERMES, LLAMA3, MISTRAL, ToolFormat
 from gateway.text.tool_choice import OfferedTools, parse_tool_choice
@@ -297,38 +296,3 @@ def test_text_that_cannot_be_encoded_is_refused_and_its_field_named() -> None:
         parse_structured_outputs({"structural_tag": tag("\\ud800")}, {})
     assert refused.value.field == "structured_outputs.structural_tag"
     assert parse_structured_outputs({"structural_tag": tag("\\ud83d\\ude00")}, {}) is not None, "negative control"
-
-
-GBNF = """# a list of numbers
-root ::= item ("," ws item)*
-item ::= "-"? [0-9]+ ("." [0-9]{1,2})?
-ws ::= " "?
-"""
-
-
-@pytest.mark.parametrize("text", ["\n" * 200_000, "a" + "\n" * 200_000, "a \n" * 60_000 + ":"])
-def test_a_long_text_is_searched_for_rules_of_gbnf_in_one_pass(text: str) -> None:
-    """A search that takes the square of the length holds everything else up for minutes, and this test for good."""
-    assert not is_gbnf(text)
-
-
-def test_a_grammar_in_gbnf_is_followed(grammars: Grammars) -> None:
-    form = parse_structured_outputs({"grammar": GBNF}, NONE)
-    assert form is not None
-    assert follows(grammars, form.whole, "12, -3.75,4") and not follows(grammars, form.whole, "12,, 3")
-    assert not follows(grammars, form.whole, "1.234")
-
-
-@pytest.mark.parametrize(
-    ("grammar", "what"),
-    [
-        ("root ::= (", "no GBNF"),
-        ('item ::= "a"', "no GBNF"),
-        ("root ::= item", "no GBNF: Rule 'item' not found"),
-        ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "nested too deeply"),
-        ("".join(f'r{number} ::= "a"\n' for number in range(600)), "at most 512"),
-    ],
-)
-def test_a_wrong_grammar_in_gbnf_is_refused(grammar: str, what: str) -> None:
-    with pytest.raises(InvalidRequest, match=what):
-        parse_structured_outputs({"grammar": grammar}, NONE)
