@@ -60,6 +60,11 @@ class Experts:
     shared: str = ""  # field with the width of the expert that computes every row; empty: the family has none
     default_shared: int = 0
     some_layers: bool = False  # decoder_sparse_step and mlp_only_layers say which layers have experts
+    dense_first: str = ""  # field: so many layers at the beginning have no experts
+    shared_each: str = ""  # `shared` counts experts of this width, a field's; empty: `shared` is the width itself
+    shared_block: str = "shared_expert"
+    shared_gated: bool = True  # the expert that computes every row is weighed by a gate of its own
+    factor: str = ""  # field: the weights of a row's experts are multiplied by it
     block: str = "mlp"  # name of the block in checkpoints where matrices have a tensor each
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
     down: str = "down_proj"
@@ -113,6 +118,7 @@ class Family:
     experts: Experts | None = None
     ropes: Ropes = Ropes()
     scalars: Scalars = Scalars()
+    latent: bool = False  # keys and values are made of a latent
     windows: Windows = Windows.NONE
     default_window: int | None = None  # where config.json leaves sliding_window out
     window_period: int = (
@@ -126,3 +132,4 @@ class Family:
     old_activations: tuple[tuple[str, str], ...] = ()  # names by which old folders mean another function
     tied: bool = False  # where it leaves tie_word_embeddings out
     refused: tuple[str, ...] = ()  # fields that must be off, since they change the computation
+    only: tuple[tuple[str, str | int], ...] = ()  # fields that must have this value, where they stand

@@ -227,6 +227,27 @@ _ROWS = (
         experts=Experts(64, 8, width="intermediate_size"),
         scalars=Scalars(qkv_limit="clip_qkv", defaults=(("clip_qkv", None),)),
     ),
+    Family(
+        "deepseek_v2",
+        "DeepseekV2ForCausalLM",
+        experts=Experts(
+            64,
+            6,
+            normalised=False,
+            shared="n_shared_experts",
+            default_shared=2,
+            shared_each="moe_intermediate_size",
+            shared_block="shared_experts",
+            shared_gated=False,
+            dense_first="first_k_dense_replace",
+            factor="routed_scaling_factor",
+            default_width=1407,
+        ),
+        ropes=Ropes(interleaved=True),
+        latent=True,
+        refused=("attention_bias", "norm_topk_prob"),
+        only=(("topk_method", "greedy"), ("moe_layer_freq", 1), ("scoring_func", "softmax")),
+    ),
 )
 FAMILIES = {family.model_type: family for family in _ROWS}
 ARCHITECTURES = {family.architecture: family for family in _ROWS}

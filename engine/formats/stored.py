@@ -57,7 +57,33 @@ class WidenedMatrix:
         return self.shape[0] * self.shape[1]
 
 
-Stored = Tensor | StoredMatrix | WidenedMatrix
+@dataclass(frozen=True, slots=True)
+class MadeMatrix:
+    """A matrix that is made of others in the checkpoint, when it is packed."""
+
+    sources: tuple[Tensor, ...]
+    shape: tuple[int, int]
+    read: Callable[[], NDArray[np.float32]]
+
+    @property
+    def path(self) -> Path:
+        return self.sources[0].path
+
+    @property
+    def dtype(self) -> str:
+        return self.sources[0].dtype
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+Stored = Tensor | StoredMatrix | WidenedMatrix | MadeMatrix
+
+
+def is_quantized(stored: Stored) -> bool:
+    """Whether the checkpoint holds the matrix in fewer bits than its numbers have."""
+    return isinstance(stored, StoredMatrix | WidenedMatrix)
 
 
 def widened(tensor: Tensor) -> NDArray[np.float32]:

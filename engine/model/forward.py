@@ -196,6 +196,8 @@ class Forward:
             kernels.rmsnorm_within(qkv, q_norm, 0, config.eps)
             kernels.rmsnorm_within(qkv, k_norm, config.q_width, config.eps)
             q_norm = k_norm = None
+        if config.latent is not None and layer.latent_norm is not None:
+            kernels.share_latent(qkv, layer.latent_norm, config.heads, config.head_dim, config.latent.eps)
         if config.qkv_limit:
             kernels.clip(qkv, config.qkv_limit)
         kernels.rotate_write(

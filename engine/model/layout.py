@@ -10,9 +10,10 @@ import numpy as np
 
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, Tensor
+from engine.formats.stored import Stored, Tensor, is_quantized
 from engine.model.config import ModelConfig
 from engine.model.expert_tensors import separated
+from engine.model.latent_tensors import KEY, OUTPUTS, QUERIES, VALUE, over_latents
 
 _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -86,7 +87,7 @@ def same_values(one: Stored, other: Stored) -> bool:
 
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Stored]:
     """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
-    checkpoint = separated(config, checkpoint)
+    checkpoint = over_latents(config, separated(config, checkpoint))
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {
         source.name: checkpoint.take(_stored(source.name, config, checkpoint), source.shape) for source in sources
@@ -110,7 +111,7 @@ def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
     widened exactly."""
     matrices = [fused for fused in fused_tensors(config) if fused.is_matrix and not fused.exact]
     products = [source.name for fused in matrices for source in fused.sources]
-    if not all(isinstance(tensors[name], Tensor) for name in products):
+    if any(is_quantized(tensors[name]) for name in products):
         return "+".join(sorted({tensors[name].dtype for name in products}))
     dtype = tensors[products[0]].dtype
     for name in products:
@@ -132,13 +133,17 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     for place, norm in places.items():
         if norm:
             yield from _norm(config, f"{name}{place}", f"{source}{norm}", hidden)
+    if config.latent is not None:
+        latent = TensorSource(f"{attention}kv_a_layernorm.weight", config.latent.rank)
+        yield Fused(f"{name}latent_norm", (latent,), norms.added)
     yield from _linear(f"{name}qkv", _qkv(config, attention), hidden, config.qkv_bias)
     if config.qk_norm:
         for part, heads in (("q", config.heads), ("k", config.kv_heads)):
             turned = heads if config.qk_norm_width else 1
             one = TensorSource(f"{attention}{part}_norm.weight", turned * config.head_dim, turned_heads=turned)
             yield Fused(f"{name}{part}_norm", (one,), norms.added)
-    yield from _linear(f"{name}o", [TensorSource(f"{attention}o_proj", hidden)], config.q_width, config.o_bias)
+    outputs = "o_proj" if config.latent is None else OUTPUTS
+    yield from _linear(f"{name}o", [TensorSource(f"{attention}{outputs}", hidden)], config.q_width, config.o_bias)
 
 
 def _mlp(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
@@ -160,8 +165,9 @@ def _experts(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     down = [TensorSource(f"{block}experts.{one}.{row.down}.weight", hidden, width) for one in each]
     router = [TensorSource(f"{block}gate.weight", config.experts, hidden)]
     if config.shared_ffn:
-        shared = f"{block}shared_expert."
-        router.append(TensorSource(f"{block}shared_expert_gate.weight", 1, hidden))
+        shared = f"{block}{row.shared_block}."
+        if row.shared_gated:
+            router.append(TensorSource(f"{block}{row.shared_block}_gate.weight", 1, hidden))
         parts = [TensorSource(f"{shared}{part}", config.shared_ffn) for part in row.gate_up]
         yield from _linear(f"{name}gate_up", parts, hidden, False)
         yield from _linear(f"{name}down", [TensorSource(f"{shared}{row.down}", hidden)], config.shared_ffn, False)
@@ -178,7 +184,7 @@ def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: floa
 
 def _qkv(config: ModelConfig, attention: str) -> list[TensorSource]:
     """The projections of queries, keys and values, in this order, by their names without an ending."""
-    names, dim = config.row.tensors.qkv, config.head_dim
+    names, dim = config.row.tensors.qkv if config.latent is None else (QUERIES, KEY, VALUE), config.head_dim
     turned = config.heads, config.kv_heads, 0
     if len(names) == 1:
         return [TensorSource(f"{attention}{names[0]}", config.qkv_width, turned_heads=sum(turned))]

@@ -6,6 +6,7 @@ that they hand in, and compare the bits."""
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 import baton_kernels as kernels
 from baton_kernels.experts import Mixture
@@ -28,6 +29,8 @@ def mixture_of(layer: LayerWeights, config: ModelConfig) -> Mixture | None:
         activation=config.activation,
         shared_gate_up=layer.gate_up,
         shared_down=layer.down,
+        shared_gated=config.shared_gated,
+        factor=config.experts_factor,
     )
 
 
@@ -35,9 +38,9 @@ def mix_one_by_one(
     x: Floats, mixture: Mixture, out: Floats, residual: Floats | None = None, *, product: _Product
 ) -> None:
     """Computes what `kernels.experts.experts` computes, one product at a time."""
-    scores = np.empty((len(x), mixture.count + mixture.shared), np.float32)
+    scores = np.empty((len(x), mixture.scored), np.float32)
     product(x, mixture.router, scores)
-    ids, weights = kernels.experts.route(scores, mixture.chosen, normalised=mixture.normalised, shared=mixture.shared)
+    ids, weights = routed(mixture, scores)
     y = np.empty((*weights.shape, x.shape[1]), np.float32)
     for expert in np.unique(ids):
         rows, ranks = np.nonzero(ids == expert)
@@ -46,6 +49,12 @@ def mix_one_by_one(
         y[:, -1] = _fed(mixture, mixture.shared_gate_up, mixture.shared_down, x, product)
     places = np.arange(weights.size, dtype=np.int32).reshape(weights.shape)
     kernels.experts.combine(y.reshape(weights.size, -1), places, weights, out, residual)
+
+
+def routed(mixture: Mixture, scores: Floats) -> tuple[NDArray[np.int32], Floats]:
+    """The experts of these rows, and their weights."""
+    normalised, shared, factor = mixture.normalised, mixture.shared, mixture.factor
+    return kernels.experts.route(scores, mixture.chosen, normalised=normalised, shared=shared, factor=factor)
 
 
 def _fed(mixture: Mixture, gate_up: Bytes, down: Bytes, x: Floats, product: _Product) -> Floats:

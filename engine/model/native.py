@@ -49,6 +49,8 @@ def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Float
         residual_scale=config.residual_scale,
         logits_cap=config.logits_cap,
         qkv_limit=config.qkv_limit,
+        latent=0 if config.latent is None else config.latent.rank,
+        latent_eps=0.0 if config.latent is None else config.latent.eps,
         hidden=config.hidden,
         ffn=config.ffn,
         heads=config.heads,

@@ -15,7 +15,7 @@ import baton_kernels
 from engine.families.rope import Rope
 from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, Tensor, widened
+from engine.formats.stored import MadeMatrix, Stored, Tensor, is_quantized, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
@@ -57,6 +57,7 @@ class LayerWeights:
     qkv_bias: Floats | None
     q_norm: Floats | None  # [head_dim], or over all heads
     k_norm: Floats | None
+    latent_norm: Floats | None  # norm of the latent that keys and values share
     o: Bytes
     o_bias: Floats | None
     attended_norm: Floats | None  # norm behind attention
@@ -120,7 +121,7 @@ def open_weights(
     limited = config.within(context_tokens)
     tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
-    stored = not all(isinstance(tensor, Tensor) for tensor in tensors.values())
+    stored = any(is_quantized(tensor) for tensor in tensors.values())
     choice = choose_path(product_path, dtype, quantize, stored=stored)
     path = choice.path
     packing = _packing(config, path, choice.recipe, tensors)
@@ -153,9 +154,10 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], ca
         for name in sorted(tensors):
             tensor = tensors[name]
             state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
-            if isinstance(tensor, Tensor):
-                refuse_not_finite(name, tensor)
-                state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
+            if isinstance(tensor, Tensor | MadeMatrix):
+                for source in tensor.sources if isinstance(tensor, MadeMatrix) else (tensor,):
+                    refuse_not_finite(name, source)
+                    state.update(np.ascontiguousarray(source.values).view(np.uint8).data)
                 continue
             for raw in tensor.raw:
                 state.update(np.ascontiguousarray(raw).view(np.uint8).data)

@@ -27,7 +27,8 @@ class MlpWeights(Structure):
         *_fields(c_int, "activation", "gated"),
         *_fields(c_void_p, "router", "experts_gate_up", "experts_down"),
         *_fields(c_int64, "gate_up_bytes", "down_bytes"),
-        *_fields(c_int, "experts", "chosen", "normalised"),
+        *_fields(c_int, "experts", "chosen", "normalised", "shared"),
+        ("factor", c_float),
     ]
 
 
@@ -36,7 +37,7 @@ class Layer(Structure):
     slots that a row sees, its own the last; 0: all."""
 
     _fields_ = [
-        *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm"),
+        *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm", "latent_norm"),
         *_fields(c_void_p, "o", "o_bias", "attended_norm", "ffn_norm", "ffn_norm_bias"),
         ("mlp", MlpWeights),
         *_fields(c_void_p, "fed_norm", "cos", "sin"),
@@ -51,7 +52,8 @@ class LayerStep(Structure):
     _fields_ = [
         *_fields(c_int, "path", "kv", "norm", "wide_norms"),
         *_fields(c_float, "eps", "scale", "attention_cap", "embedding_scale", "residual_scale", "logits_cap"),
-        *_fields(c_float, "qkv_limit"),
+        *_fields(c_float, "qkv_limit", "latent_eps"),
+        ("latent", c_long),
         *_fields(c_long, "rows", "sequences", "max_pages", "hidden", "ffn", "heads", "kv_heads", "dim"),
         *_fields(c_long, "page_tokens", "max_positions"),
         *_fields(c_int64, "pool_bytes", "page_stride"),

@@ -147,14 +147,18 @@ def gated(path: str, x: Array, weight: Array, bias: Array | None = None, activat
     return result
 
 
-def route(scores: Array, chosen: int, *, normalised: bool, shared: bool) -> tuple[Array, Array]:
+def route(
+    scores: Array, chosen: int, *, normalised: bool, shared: str = "", factor: float = 1.0
+) -> tuple[Array, Array]:
     t = torch.from_numpy(np.asarray(scores, np.float64))
-    of_experts = t[:, :-1] if shared else t
+    of_experts = t[:, :-1] if shared == "gated" else t
     weights, ids = of_experts.softmax(-1).topk(chosen)
     if normalised:
         weights = weights / weights.sum(-1, keepdim=True)
+    weights = weights * factor
     if shared:
-        weights = torch.cat([weights, t[:, -1:].sigmoid()], -1)
+        of_shared = t[:, -1:].sigmoid() if shared == "gated" else torch.ones_like(t[:, :1])
+        weights = torch.cat([weights, of_shared], -1)
     return ids.numpy(), weights.numpy()
 
 

@@ -17,7 +17,7 @@ from baton_kernels.fixed import numbers, packed
 from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.layer import ACTIVATIONS
 from baton_kernels.library import KERNEL_VERSION, KernelError
-from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
+from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within, share_latent
 from baton_kernels.selftest_experts import mixtures
 
 _HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
@@ -47,8 +47,8 @@ KNOWN = {
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
     "integers": "f839c23c87da7303a3e254e756ce6751",
     "codes": "dca752be340182ee9ef32eebe220da99",
-    "families": "ea62514e6b7a7c5e7d5928da47efd529",
-    "experts": "36b6f285fb9d09f0584cecceeeafac40",
+    "families": "5bcf3f97bf84d7e288eb172cb15de251",
+    "experts": "9b0fd44e198f949567079fd91a1b5acd",
     "windows": "a2a7db2e2e00a84a174651d333f082af",
     "deltas": "d79456d86f10191b19b4a6c9fe33bb4f",
 }
@@ -193,7 +193,9 @@ def _families() -> Iterator[Array]:
     layernorm(x, weight, bias, 1e-5, layered)
     rmsnorm_within(columns, weight[:70], 33, 1e-6)
     cap(wide, 30.0)
-    yield from (layered, columns, wide)
+    latents = numbers(20, 3, 5 * 48)
+    share_latent(latents, numbers(21, 32), 3, 48, 1e-6)
+    yield from (layered, columns, wide, latents)
     for norm, factor in ((weight, 1.0), (None, 0.22), (weight, 0.22)):
         total = x.copy()
         add(total, y, norm=norm, eps=1e-6, factor=factor)

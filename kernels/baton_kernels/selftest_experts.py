@@ -20,8 +20,8 @@ def mixtures() -> Iterator[Array]:
     scores[1], scores[2, 3], scores[3, 4], scores[4] = 0, np.nan, np.inf, scores[4] * np.float32(60)
     for chosen in (1, 4, 19):
         for normalised in (False, True):
-            for shared in (True, False):
-                ids, weights = route(scores, chosen, normalised=normalised, shared=shared)
+            for weighed, factor in (("gated", 1.0), ("", 1.0), ("whole", 2.5)):
+                ids, weights = route(scores, chosen, normalised=normalised, shared=weighed, factor=factor)
                 yield from (ids, np.isnan(weights), np.where(np.isnan(weights), np.float32(0), weights))
     y, places, residual = numbers(24, 9, 70), np.arange(15, dtype=np.int32).reshape(5, 3) * 2 % 9, numbers(25, 5, 70)
     for more in (None, residual):

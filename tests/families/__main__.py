@@ -75,6 +75,18 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "qwen2_moe": _EXPERTS | {"qkv_bias": list(_BOOLEANS), "shared_expert_intermediate_size": [64, 100]},
     "qwen3_moe": _EXPERTS | _ATTENTION | {"rope_parameters": _ROPES},
     "olmoe": _ATTENTION | {"clip_qkv": [None, 0.8], "norm_topk_prob": list(_BOOLEANS), "num_experts_per_tok": [1, 3]},
+    "deepseek_v2": {
+        "num_key_value_heads": [4],
+        "n_routed_experts": [4, 9],
+        "num_experts_per_tok": [1, 3],
+        "n_shared_experts": [1, 2],
+        "first_k_dense_replace": [0, 1, 5],
+        "routed_scaling_factor": [1.0, 2.5],
+        "kv_lora_rank": [32, 112],
+        "qk_nope_head_dim": [8, 24],
+        "v_head_dim": [16, 20],
+        "rope_parameters": _ROPES,
+    },
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
@@ -88,6 +100,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", {"mlp_only_layers": "all"}),
     ("qwen3_moe", {"use_sliding_window": True}),
     ("olmoe", {"clip_qkv": -1.0}),
+    ("deepseek_v2", {"q_lora_rank": 1536}),
 ]
 
 

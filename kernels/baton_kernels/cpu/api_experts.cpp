@@ -156,11 +156,11 @@ constexpr const char* kNoMemory = "out of memory for the scratch space of expert
 }  // namespace
 
 extern "C" {
-const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, int32_t* ids, float* weights) {
+const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, float factor, int32_t* ids, float* weights) {
     if (chosen < 1 || chosen > experts) return "chosen: must be between 1 and the number of experts";
     const Turn turn;
     const Body& body = body_for(kRows);
-    const RouteCall call{scores, experts, chosen, normalised != 0, shared != 0, ids, weights};
+    const RouteCall call{scores, experts, chosen, normalised != 0, static_cast<Shared>(shared), factor, ids, weights};
     over_rows(rows, experts * 8, [&](long r, int) { body.route(call, r); });
     return nullptr;
 }
@@ -181,7 +181,7 @@ const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float*
     std::vector<float> scores(static_cast<size_t>(rows * scored)), weights(static_cast<size_t>(rows * parts));
     std::vector<int32_t> ids(static_cast<size_t>(rows * mlp->chosen));
     if (const char* wrong = baton_product(x, mlp->router, rows, scores.data(), nullptr, nullptr)) return wrong;
-    if (const char* wrong = baton_route(scores.data(), rows, mlp->experts, mlp->chosen, mlp->normalised, mlp->gate_up != nullptr, ids.data(), weights.data()))
+    if (const char* wrong = baton_route(scores.data(), rows, mlp->experts, mlp->chosen, mlp->normalised, mlp->shared, mlp->factor, ids.data(), weights.data()))
         return wrong;
     Sorted all = sorted(mlp, rows, ids);
     std::vector<Group>& groups = all.groups;

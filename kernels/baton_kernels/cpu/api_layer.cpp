@@ -63,6 +63,7 @@ const char* keys_and_values_of(const BatonStep* s, const BatonLayer* l, int64_t 
     if (!wrong) wrong = add_deltas(s, l, kQkv, read, s->hidden, s->qkv, all);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv, l->q_norm, s->rows, queries, all, s->eps);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv + queries, l->k_norm, s->rows, keys, all, s->eps);
+    if (s->latent && !wrong) wrong = baton_share_latent(s->qkv, l->latent_norm, s->rows, s->heads, s->dim, s->latent, s->latent_eps);
     if (s->qkv_limit != 0.0f && !wrong) wrong = baton_clip(s->qkv, s->rows, all, s->qkv_limit);
     if (!wrong)
         wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, l->cos, l->sin, s->max_positions, s->slots,

@@ -43,6 +43,22 @@ const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long 
     return nullptr;
 }
 
+// The values of a row's only KV head are its latent and zeros. They are normalised in place; the keys have the same latent
+// behind each half of what is rotated.
+const char* baton_share_latent(float* qkv, const float* weight, long rows, long heads, long dim, long latent, float eps) {
+    if (latent % 2 || latent < 2 || latent > dim) return "latent: must be even and at most dim";
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, dim, [&](long r, int) {
+        float *keys = qkv + (r * (heads + 2) + heads) * dim, *values = keys + dim;
+        body.rmsnorm(values, weight, latent, eps, values);
+        const long half = latent / 2, rotated = (dim - latent) / 2;
+        for (long h = 0; h < 2; ++h)
+            for (long d = 0; d < half; ++d) keys[h * dim / 2 + rotated + d] = values[h * half + d];
+    });
+    return nullptr;
+}
+
 const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out) {
     const Turn turn;
     const Body& body = body_for(kRows);
@@ -100,7 +116,7 @@ const char* baton_attention(int path, int kv, const float* q, const char* pool, 
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;
     if (group > kMaxQueries) return "heads: more than 192 query heads share one KV head";
-    call.tile_rows = kMaxQueries / group;
+    call.tile_rows = most(1, least(kMaxQueries, kUnitDims / dim) / group);  // so that the scratch of a unit stays in the cache
     if (call.tile_rows > 12) call.tile_rows = call.tile_rows / 12 * 12;
     while (call.tile_rows > 12 && rows * kv_heads < call.tile_rows * pool_threads() * 3) call.tile_rows -= 12;
     std::vector<int32_t> units;

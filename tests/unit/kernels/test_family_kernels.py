@@ -54,6 +54,28 @@ def test_a_norm_within_rows_leaves_the_other_columns_as_they_are(rng, bits):
         bk.rmsnorm_within(x.copy(), weight, 60, 1e-6)
 
 
+@pytest.mark.parametrize("heads,dim,latent", [(1, 16, 2), (4, 48, 32), (16, 576, 512), (2, 32, 32)])
+def test_keys_and_values_share_a_normalised_latent(heads, dim, latent, rng, bits):
+    x = rng.standard_normal((5, heads + 2, dim)).astype(np.float32)
+    weight, rotated = rng.standard_normal(latent).astype(np.float32), (dim - latent) // 2
+
+    def share():
+        out = x.reshape(5, -1).copy()
+        bk.share_latent(out, weight, heads, dim, 1e-6)
+        return out
+
+    got = bits.same(share).reshape(x.shape)
+    normed = reference.rmsnorm(np.ascontiguousarray(x[:, -1, :latent]), weight, 1e-6)
+    assert near(got[:, -1, :latent], normed)
+    keys = got[:, -2].reshape(5, 2, dim // 2)
+    assert (keys[:, :, rotated:].reshape(5, latent) == got[:, -1, :latent]).all()
+    assert (keys[:, :, :rotated] == x[:, -2].reshape(5, 2, dim // 2)[:, :, :rotated]).all()
+    assert (got[:, :heads] == x[:, :heads]).all() and (got[:, -1, latent:] == x[:, -1, latent:]).all()
+    for wrong in (3, dim + 2):
+        with pytest.raises(bk.KernelError, match="latent: must be even"):
+            bk.share_latent(x.reshape(5, -1).copy(), np.ones(wrong, np.float32), heads, dim, 1e-6)
+
+
 @pytest.mark.parametrize("limit", [30.0, 0.5])
 def test_caps_are_accurate_over_all_sizes(limit, rng, bits):
     sizes = np.concatenate([np.exp(rng.uniform(-60, 20, 4000)), [0.0, 0.625 * limit, 1e30]]).astype(np.float32)

@@ -29,7 +29,7 @@ from tests.unit.engine.quantized_files import words as packed_words
 from tests.unit.engine.quantized_files import write
 from tests.unit.engine.test_transformers import logits_of, oracle
 
-FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2")
 Words = Callable[..., list[int]]
 Array = NDArray[Any]
 

@@ -109,6 +109,11 @@ CASES: list[tuple[str, Fields, Fields | None]] = [
     ("olmoe", {"clip_qkv": 0.5}, {"clip_qkv": 0.8}),
     ("olmoe", {"clip_qkv": 0.5}, {"clip_qkv": None}),
     ("olmoe", {"norm_topk_prob": True, "attention_bias": True}, {"norm_topk_prob": False}),
+    ("deepseek_v2", {"first_k_dense_replace": 0, "n_shared_experts": 1, "kv_lora_rank": 32}, None),
+    ("deepseek_v2", {"routed_scaling_factor": 2.5}, {"routed_scaling_factor": 1.0}),
+    ("deepseek_v2", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
+    ("deepseek_v2", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}}, {"rope_parameters": YARN}),
+    ("deepseek_v2", {"rms_norm_eps": 0.1}, {"rms_norm_eps": 0.2}),
 ]
 
 
@@ -178,6 +183,17 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
     ("qwen2_moe", {"norm_topk_prob": 1}, "norm_topk_prob", "neither true nor false"),
     ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_experts", "num_local_experts is 9"),
     ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step", "not a positive whole number"),
+    ("deepseek_v2", {"q_lora_rank": 1536}, "q_lora_rank", "is 1536: queries that are made of a latent too"),
+    (
+        "deepseek_v2",
+        {"kv_lora_rank": 50},
+        "kv_lora_rank",
+        "50, with the 16 of qk_rope_head_dim, is not a multiple of 16",
+    ),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "topk_method", "is not 'greedy'"),
+    ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq", "2 is not 1"),
+    ("deepseek_v2", {"first_k_dense_replace": -1}, "first_k_dense_replace", "not a whole number of layers"),
+    ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob", "is on"),
     ("olmoe", {"clip_qkv": -1.0}, "clip_qkv", "not a positive number"),
 ]
 
@@ -230,7 +246,8 @@ WRONG = {
     "cap": ("gemma2", 0),
     "rmsnorm_within": ("olmo2", 0),
     "clip": ("olmoe", 0),
-    "route": ("qwen3_moe", 7),
+    "route": ("qwen3_moe", 8),
+    "share_latent": ("deepseek_v2", 0),
     "combine": ("qwen2_moe", 8),
 }
 
