@@ -227,6 +227,41 @@ _ROWS = (
         experts=Experts(64, 8, width="intermediate_size"),
         scalars=Scalars(qkv_limit="clip_qkv", defaults=(("clip_qkv", None),)),
     ),
+    Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        norms=Norms(default_eps=1e-5),
+        biases=replace(_ATTENTION, default=True),
+        experts=Experts(
+            128,
+            4,
+            width="intermediate_size",
+            normalised=True,
+            gate_up=("gate_up_proj",),
+            router="router",
+            biases=True,
+            inputs_first=True,
+            activation="clamped_swiglu",
+        ),
+        ropes=Ropes(
+            theta=150000.0,
+            parameters=(
+                ("rope_type", "yarn"),
+                ("factor", 32.0),
+                ("beta_fast", 32.0),
+                ("beta_slow", 1.0),
+                ("truncate", False),
+                ("original_max_position_embeddings", 4096),
+            ),
+        ),
+        windows=Windows.TYPED,
+        default_window=128,
+        window_period=2,
+        sinks=True,
+        kv_heads=8,
+        head_dim=64,
+        fixed=(("swiglu_alpha", 1.702), ("swiglu_limit", 7.0)),
+    ),
 )
 FAMILIES = {family.model_type: family for family in _ROWS}
 ARCHITECTURES = {family.architecture: family for family in _ROWS}

@@ -28,6 +28,9 @@ class Mixture:
     activation: str = ACTIVATIONS[0]
     shared_gate_up: Array | None = None  # that of an expert which computes every row
     shared_down: Array | None = None
+    router_bias: Array | None = None  # [experts]
+    gate_up_bias: Array | None = None  # [experts, 2 * width]; it is added before the activation
+    down_bias: Array | None = None  # [experts, hidden]
 
     @property
     def count(self) -> int:
@@ -64,6 +67,9 @@ class Mixture:
             experts=self.count,
             chosen=self.chosen,
             normalised=self.normalised,
+            router_bias=_bias("router_bias", self.router_bias, (scored,)),
+            experts_gate_up_bias=_bias("gate_up_bias", self.gate_up_bias, (self.count, shape_of(self.gate_up[0])[0])),
+            experts_down_bias=_bias("down_bias", self.down_bias, (self.count, hidden)),
         )
 
 
@@ -126,6 +132,10 @@ def combine(y: Array, places: Array, weights: Array, out: Array, residual: Array
             writable("out", out, F32, (rows, k)),
         )
     )
+
+
+def _bias(name: str, bias: Array | None, shape: tuple[int, ...]) -> int | None:
+    return None if bias is None else pointer(name, bias, F32, shape)
 
 
 def bytes_read() -> int:

@@ -75,6 +75,9 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "qwen2_moe": _EXPERTS | {"qkv_bias": list(_BOOLEANS), "shared_expert_intermediate_size": [64, 100]},
     "qwen3_moe": _EXPERTS | _ATTENTION | {"rope_parameters": _ROPES},
     "olmoe": _ATTENTION | {"clip_qkv": [None, 0.8], "norm_topk_prob": list(_BOOLEANS), "num_experts_per_tok": [1, 3]},
+    "gpt_oss": _WINDOWS
+    | _ATTENTION
+    | {"num_local_experts": [3, 8], "num_experts_per_tok": [1, 2, 3], "head_dim": [16, 48], "rope_parameters": _ROPES},
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
@@ -88,6 +91,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", {"mlp_only_layers": "all"}),
     ("qwen3_moe", {"use_sliding_window": True}),
     ("olmoe", {"clip_qkv": -1.0}),
+    ("gpt_oss", {"swiglu_limit": 5.0}),
 ]
 
 

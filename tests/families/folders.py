@@ -55,6 +55,7 @@ OWN: dict[str, dict[str, Any]] = {  # fields of each family that differ from `_B
     },
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "head_dim": 32},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": CONTEXT},
 }
 
 

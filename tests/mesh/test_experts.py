@@ -1,4 +1,5 @@
-"""A model with experts, as real processes: a mesh of both tiers gives the bits of the engine alone."""
+"""Models with experts, one of them with sinks and windows too, as real processes: a mesh of both tiers gives the bits
+of the engine alone."""
 
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from tests.mesh.test_integers import requests
 pytestmark = pytest.mark.mesh
 
 
-@pytest.mark.parametrize("quantize", ["", "int8"])
-async def test_a_mesh_with_experts_gives_the_bits_of_the_engine_alone(quantize: str, tmp_path: Path) -> None:
-    model = tiny(tmp_path / "model", "qwen3_moe", dtype="bf16")
+@pytest.mark.parametrize(("family", "quantize"), [("qwen3_moe", ""), ("qwen3_moe", "int8"), ("gpt_oss", "")])
+async def test_a_mesh_with_experts_gives_the_bits_of_the_engine_alone(
+    family: str, quantize: str, tmp_path: Path
+) -> None:
+    model = tiny(tmp_path / "model", family, dtype="bf16")
     loaded = load_model(model, tmp_path, product_path="auto", page_tokens=PAGE_TOKENS, quantize=quantize)
     alone = on_cpu(loaded, most_slots=512, threads=1)
     overrides = {
