@@ -49,7 +49,7 @@ def read_rope(fields: ConfigFields, family: Family, head_dim: int, context: int,
         theta = fields.number("rope_theta", family.ropes.theta)
         return _rope(reading, "rope_parameters", {"rope_theta": theta} | parameters)
     field = "rope_scaling" if fields.raw.get("rope_scaling") else "rope_parameters"
-    scaling = fields.raw.get(field) or {}
+    scaling = dict(family.ropes.parameters) if fields.raw.get(field) is None else fields.raw[field] or {}
     if not isinstance(scaling, dict) or any(isinstance(value, dict) for value in scaling.values()):
         fields.refuse(field, "is not one flat set of numbers")
     theta = fields.number("rope_theta", family.ropes.theta)

@@ -45,7 +45,7 @@ class ModelConfig:
     norm: str = "rms"  # rms | layer
     qk_norm_width: bool = False  # the norms of queries and keys are over all heads together
     mlp_bias: bool = False
-    activation: str = "silu"  # silu | gelu_tanh
+    activation: str = "silu"  # silu | gelu_tanh | clamped_swiglu
     embedding_scale: float = 1.0
     attention_scale: float = 0.0  # what scores are multiplied by; 0: 1 / root of head_dim
     attention_cap: float = 0.0  # 0: none
@@ -227,7 +227,7 @@ def _refuse(given: ConfigFields, family: Family) -> None:
     for field in family.refused:
         if given.raw.get(field):
             given.refuse(field, "is on")
-    for field, value in family.only:
+    for field, value in family.fixed:
         if given.raw.get(field) not in (None, value):
             given.refuse(field, f"{given.raw[field]!r} is not {value!r}")
     if family.biases.mlp != "mlp_bias" and given.raw.get("mlp_bias"):
@@ -238,6 +238,10 @@ def _activation(given: ConfigFields, family: Family) -> str:
     name = given.raw.get(family.activation, family.default_activation)
     if isinstance(name, str):
         name = dict(family.old_activations).get(name, name)
+    if family.experts is not None and (own := family.experts.activation):
+        if name != family.default_activation:
+            given.refuse(family.activation, f"{name!r} is not {family.default_activation}")
+        return own
     if name not in ACTIVATIONS:
         given.refuse(family.activation, f"{name!r} is not one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

@@ -71,7 +71,7 @@ class _Attention:
         return widened(self._sources[part])
 
     def _of_heads(self) -> tuple[Floats, Floats]:
-        """The matrices that make a head's key of the latent [heads, plain, rank], and its value [heads, values, rank]."""
+        """The matrices of keys [heads, plain, rank] and of values [heads, values, rank]."""
         latent = self._latent
         both = self._numbers("kv_b_proj").reshape(self._heads, latent.plain + latent.values, latent.rank)
         return both[:, : latent.plain], both[:, latent.plain :]

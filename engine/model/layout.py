@@ -26,6 +26,7 @@ class TensorSource:
     rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
     turned_heads: int = 0  # its first rows are heads that are rotated: their rows are put into the kernels' order
+    alternating: bool = False  # its rows belong in turn to gate and to up, which are put one behind the other
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -142,6 +143,8 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
             turned = heads if config.qk_norm_width else 1
             one = TensorSource(f"{attention}{part}_norm.weight", turned * config.head_dim, turned_heads=turned)
             yield Fused(f"{name}{part}_norm", (one,), norms.added)
+    if config.row.sinks:
+        yield Fused(f"{name}sinks", (TensorSource(f"{attention}sinks", config.heads),))
     outputs = "o_proj" if config.latent is None else OUTPUTS
     yield from _linear(f"{name}o", [TensorSource(f"{attention}{outputs}", hidden)], config.q_width, config.o_bias)
 
@@ -159,11 +162,14 @@ def _experts(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     row, hidden, width = config.row.experts, config.hidden, config.expert_ffn
     assert row is not None
     block, each = f"{source}{row.block}.", range(config.experts)
+    alternating = len(row.gate_up) == 1
     gate_up = [
-        TensorSource(f"{block}experts.{one}.{part}.weight", width, hidden) for one in each for part in row.gate_up
+        TensorSource(f"{block}experts.{one}.{part}", 2 * width // len(row.gate_up), alternating=alternating)
+        for one in each
+        for part in row.gate_up
     ]
-    down = [TensorSource(f"{block}experts.{one}.{row.down}.weight", hidden, width) for one in each]
-    router = [TensorSource(f"{block}gate.weight", config.experts, hidden)]
+    down = [TensorSource(f"{block}experts.{one}.{row.down}", hidden) for one in each]
+    router = [TensorSource(f"{block}{row.router}.weight", config.experts, hidden)]
     if config.shared_ffn:
         shared = f"{block}{row.shared_block}."
         if row.shared_gated:
@@ -172,8 +178,10 @@ def _experts(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
         yield from _linear(f"{name}gate_up", parts, hidden, False)
         yield from _linear(f"{name}down", [TensorSource(f"{shared}{row.down}", hidden)], config.shared_ffn, False)
     yield Fused(f"{name}router", tuple(router), exact=True)
-    yield Fused(f"{name}experts_gate_up", tuple(gate_up), copies=config.experts)
-    yield Fused(f"{name}experts_down", tuple(down), copies=config.experts)
+    if row.biases:
+        yield Fused(f"{name}router_bias", (TensorSource(f"{block}{row.router}.bias", config.experts),))
+    yield from _linear(f"{name}experts_gate_up", gate_up, hidden, row.biases, copies=config.experts)
+    yield from _linear(f"{name}experts_down", down, width, row.biases, copies=config.experts)
 
 
 def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: float = 1.0) -> Iterator[Fused]:
@@ -195,8 +203,9 @@ def _qkv(config: ModelConfig, attention: str) -> list[TensorSource]:
     ]
 
 
-def _linear(name: str, parts: list[TensorSource], columns: int, bias: bool) -> Iterator[Fused]:
+def _linear(name: str, parts: list[TensorSource], columns: int, bias: bool, *, copies: int = 0) -> Iterator[Fused]:
     """The stacked matrix of these parts, which are named without an ending, and their bias."""
-    yield Fused(name, tuple(replace(part, name=f"{part.name}.weight", columns=columns) for part in parts))
+    matrices = tuple(replace(part, name=f"{part.name}.weight", columns=columns) for part in parts)
+    yield Fused(name, matrices, copies=copies)
     if bias:
         yield Fused(f"{name}_bias", tuple(replace(part, name=f"{part.name}.bias") for part in parts))

@@ -68,8 +68,12 @@ class LayerWeights:
     down: Bytes | None
     down_bias: Floats | None
     router: Bytes | None  # scores of the experts and, behind them, of the one that computes every row
+    router_bias: Floats | None
     experts_gate_up: Bytes | None  # [experts, bytes]
+    experts_gate_up_bias: Floats | None  # those of all experts one behind the other
     experts_down: Bytes | None
+    experts_down_bias: Floats | None
+    sinks: Floats | None  # [heads]
     fed_norm: Floats | None  # norm behind the MLP
     cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
     sin: Floats | None
@@ -207,7 +211,10 @@ def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Sto
 
 
 def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | None:
-    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has."""
+    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has, or
+    where rows of gate and up alternate there."""
+    if source.alternating:
+        return np.arange(source.rows).reshape(-1, 2).T.reshape(-1)
     order = head_order(config.rope, config.head_dim)
     if order is None or not source.turned_heads:
         return None

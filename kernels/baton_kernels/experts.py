@@ -32,6 +32,9 @@ class Mixture:
     shared_down: Array | None = None
     shared_gated: bool = True  # its weight is the sigmoid of its score; else 1
     factor: float = 1.0  # the weights of a row's experts are multiplied by it
+    router_bias: Array | None = None  # [experts]
+    gate_up_bias: Array | None = None  # [experts, 2 * width]; it is added before the activation
+    down_bias: Array | None = None  # [experts, hidden]
 
     @property
     def count(self) -> int:
@@ -81,6 +84,9 @@ class Mixture:
             normalised=self.normalised,
             shared=SHARED.index(self.shared),
             factor=self.factor,
+            router_bias=_bias("router_bias", self.router_bias, (scored,)),
+            experts_gate_up_bias=_bias("gate_up_bias", self.gate_up_bias, (self.count, shape_of(self.gate_up[0])[0])),
+            experts_down_bias=_bias("down_bias", self.down_bias, (self.count, hidden)),
         )
 
 
@@ -147,6 +153,10 @@ def combine(y: Array, places: Array, weights: Array, out: Array, residual: Array
             writable("out", out, F32, (rows, k)),
         )
     )
+
+
+def _bias(name: str, bias: Array | None, shape: tuple[int, ...]) -> int | None:
+    return None if bias is None else pointer(name, bias, F32, shape)
 
 
 def bytes_read() -> int:

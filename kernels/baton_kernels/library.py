@@ -53,7 +53,7 @@ _SIGNATURES = {
     "cap": "mpllf",
     "clip": "mpllf",
     "rotate_write": "m" + "iipllll" + "pplppp" + "lpqpppf",
-    "attention": "m" + "iippqqq" + "plppp" + "lllllll" + "ffp",
+    "attention": "m" + "iippqqq" + "plppp" + "lllllll" + "ffpp",
     "sample": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp",
     "sample_adjusted": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp" + "ppl",
     "log_exp": "-pppl",

@@ -115,6 +115,7 @@ def attention(
     kv: str = OWN,
     cap: float = 0.0,  # bound of scores; 0: none
     window: int = 0,  # slots that a row sees, its own the last; 0: all
+    sinks: Array | None = None,  # [heads] a score beside those of the slots, which takes its share and adds nothing
 ) -> None:
     """Row i of a sequence sees its slots up to starts + i, which must have been written. Pages before the window of its
     first row are not read. Rows of `out` that belong to no sequence keep their content."""
@@ -146,6 +147,7 @@ def attention(
             window,
             scale,
             cap,
+            None if sinks is None else pointer("sinks", sinks, F32, (heads,)),
             writable("out", out, F32, (rows, heads * dim)),
         )
     )

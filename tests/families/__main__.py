@@ -87,6 +87,9 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
         "v_head_dim": [16, 20],
         "rope_parameters": _ROPES,
     },
+    "gpt_oss": _WINDOWS
+    | _ATTENTION
+    | {"num_local_experts": [3, 8], "num_experts_per_tok": [1, 2, 3], "head_dim": [16, 48], "rope_parameters": _ROPES},
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
@@ -101,6 +104,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("qwen3_moe", {"use_sliding_window": True}),
     ("olmoe", {"clip_qkv": -1.0}),
     ("deepseek_v2", {"q_lora_rank": 1536}),
+    ("gpt_oss", {"swiglu_limit": 5.0}),
 ]
 
 

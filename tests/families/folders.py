@@ -68,6 +68,7 @@ OWN: dict[str, dict[str, Any]] = {  # fields of each family that differ from `_B
         "n_shared_experts": 2,
         "first_k_dense_replace": 1,
     },
+    "gpt_oss": {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": CONTEXT},
 }
 
 

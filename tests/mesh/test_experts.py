@@ -1,5 +1,5 @@
-"""Models with experts, one of them with latent attention, as real processes: a mesh of both tiers gives the bits of the
-engine alone."""
+"""Models with experts, one of them with latent attention, one with sinks and windows, as real processes: a mesh of both
+tiers gives the bits of the engine alone."""
 
 import shutil
 from pathlib import Path
@@ -27,12 +27,14 @@ def with_latents(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("family", "quantize"), [("qwen3_moe", ""), ("qwen3_moe", "int8"), ("deepseek_v2", "")])
+@pytest.mark.parametrize(
+    ("family", "quantize"), [("qwen3_moe", ""), ("qwen3_moe", "int8"), ("deepseek_v2", ""), ("gpt_oss", "")]
+)
 async def test_a_mesh_with_experts_gives_the_bits_of_the_engine_alone(
     family: str, quantize: str, tmp_path: Path
 ) -> None:
     model = tmp_path / "model"
-    model = tiny(model, family, dtype="bf16") if family == "qwen3_moe" else with_latents(model)
+    model = tiny(model, family, dtype="bf16") if family != "deepseek_v2" else with_latents(model)
     loaded = load_model(model, tmp_path, product_path="auto", page_tokens=PAGE_TOKENS, quantize=quantize)
     alone = on_cpu(loaded, most_slots=512, threads=1)
     overrides = {

@@ -20,6 +20,7 @@ struct BatonMlp {
     int64_t gate_up_bytes, down_bytes;                    // size of each expert's matrix
     int experts, chosen, normalised, shared;              // shared: calls.h says how that expert is weighed
     float factor;                                         // the weights of chosen experts are multiplied by it
+    const float *router_bias, *experts_gate_up_bias, *experts_down_bias;  // those of experts one behind the other; null: none
 };
 struct BatonLayer {
     const float *input_norm, *input_norm_bias;
@@ -29,6 +30,7 @@ struct BatonLayer {
     const float *o_bias, *attended_norm, *ffn_norm, *ffn_norm_bias;
     BatonMlp mlp;
     const float *fed_norm, *cos, *sin;
+    const float* sinks;  // [heads]; null: none
     long window;  // slots that a row sees; 0: all
     long index;  // its number in the model
 };
@@ -139,7 +141,7 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, long window, float scale, float cap, float* out);
+                            long page_tokens, long window, float scale, float cap, const float* sinks, float* out);
 const char* baton_sample(const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k,
                          const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,

@@ -37,7 +37,7 @@ const char* normalise(const BatonStep* s, const float* weight, const float* bias
 // in some models: then it takes the place of the rows that were read.
 const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, const void* after) {
     const char* wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
-                                        s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, l->window, s->scale, s->attention_cap, s->attended);
+                                        s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, l->window, s->scale, s->attention_cap, l->sinks, s->attended);
     const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
     expect_product(l->mlp.router ? l->mlp.router : l->mlp.gate_up, s->rows);
     if (!wrong) wrong = baton_product(s->attended, l->o, s->rows, apart ? s->normed : s->x, l->o_bias, apart ? nullptr : s->x);

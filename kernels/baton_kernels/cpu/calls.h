@@ -15,7 +15,7 @@ constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
 enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
 
-enum Activation { kSilu = 0, kGeluTanh = 1 };  // layer.py has their names in this order
+enum Activation { kSilu = 0, kGeluTanh = 1, kClampedSwiglu = 2 };  // layer.py has their names in this order
 enum Norm { kRmsNorm = 0, kLayerNorm = 1 };
 
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
@@ -83,6 +83,7 @@ struct AttentionCall {
     long heads, kv_heads, dim;
     long window;          // slots that a row sees, its own the last; 0: all
     float scale, cap;     // both are for scores; a cap of 0: none
+    const float* sinks;   // [heads] a score without a value, which each row of the head sees; null: none
     Kv kv;
     float* out;
     long tile_rows;       // rows of one unit

@@ -94,11 +94,12 @@ def test_caps_are_accurate_over_all_sizes(limit, rng, bits):
 
 
 @pytest.mark.parametrize("path", bk.PATHS)
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 @pytest.mark.parametrize("rows,n,k", [(1, 32, 70), (5, 64, 64), (40, 50, 33)])
 def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, activation, rows, n, k, rng, bits):
     x = rng.standard_normal((rows, k)).astype(np.float32)
     weight = rng.standard_normal((2 * n, k)).astype(np.float32) * np.float32(0.3)
+    weight *= 10 if activation == "clamped_swiglu" else 1  # many gates and ups lie beyond 7
     if path != "fp32":
         weight = reference.bf16(weight)
     bias, tolerance = rng.standard_normal(2 * n).astype(np.float32), 1e-5
@@ -112,6 +113,11 @@ def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, act
 
         assert near(bits.same(gated), reference.gated(path, x, weight, more, activation), tolerance)
 
+    if activation == "clamped_swiglu":
+        with pytest.raises(bk.KernelError, match="there is no gate"):
+            bk.activated(x, single, np.empty((rows, n), np.float32), activation=activation)
+        return
+
     def alone():
         out = np.full((rows, n), np.nan, np.float32)
         bk.activated(x, single, out, bias[:n], activation=activation)
@@ -119,7 +125,7 @@ def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, act
 
     expected = reference.activated(activation, reference.product(path, x, weight[:n], bias[:n]))
     assert near(bits.same(alone), expected, tolerance)
-    with pytest.raises(bk.KernelError, match="activation: 'relu' is not one of silu, gelu_tanh"):
+    with pytest.raises(bk.KernelError, match="activation: 'relu' is not one of silu, gelu_tanh, clamped_swiglu"):
         bk.activated(x, single, np.empty((rows, n), np.float32), activation="relu")
 
 

@@ -114,6 +114,11 @@ CASES: list[tuple[str, Fields, Fields | None]] = [
     ("deepseek_v2", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
     ("deepseek_v2", {"rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.7}}, {"rope_parameters": YARN}),
     ("deepseek_v2", {"rms_norm_eps": 0.1}, {"rms_norm_eps": 0.2}),
+    ("gpt_oss", {"num_experts_per_tok": 1}, {"num_experts_per_tok": 2}),
+    ("gpt_oss", {"rope_parameters": YARN | {"truncate": False}}, {"rope_parameters": YARN}),
+    ("gpt_oss", rope(rope_type="default"), {"rope_parameters": YARN | {"truncate": False}}),
+    ("gpt_oss", {"sliding_window": 20}, {"sliding_window": 20, "layer_types": ["full_attention"] * 4}),
+    ("gpt_oss", {"attention_bias": False, "intermediate_size": 100, "tie_word_embeddings": True}, None),
 ]
 
 
@@ -146,6 +151,8 @@ OLD: dict[str, tuple[str, Fields]] = {
     "stablelm": ("stablelm", {"rope_theta": 2e4, "partial_rotary_factor": 0.5}),
     "smollm 3": ("smollm3", {"rope_theta": 5e6, "rope_scaling": None}),
     "granite": ("granite", {"rope_theta": 2e4, "rope_scaling": YARN}),
+    "gpt-oss": ("gpt_oss", {"rope_theta": 2e4, "rope_scaling": YARN | {"truncate": False}, "sliding_window": 20}),
+    "gpt-oss, the least": ("gpt_oss", {}),
 }
 
 
@@ -195,6 +202,8 @@ REFUSED: list[tuple[str, Fields, str, str]] = [
     ("deepseek_v2", {"first_k_dense_replace": -1}, "first_k_dense_replace", "not a whole number of layers"),
     ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob", "is on"),
     ("olmoe", {"clip_qkv": -1.0}, "clip_qkv", "not a positive number"),
+    ("gpt_oss", {"swiglu_limit": 5.0}, "swiglu_limit", "5.0 is not 7.0"),
+    ("gpt_oss", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act", "is not silu"),
 ]
 
 
@@ -224,7 +233,7 @@ def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
     family: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:
     folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2}, dtype=torch.bfloat16)
-    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2", "qwen2_moe") else ("pairs",):
+    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2", "qwen2_moe", "gpt_oss") else ("pairs",):
         self_test(engine(folder, product_path=path).weights, 32)
     check_draft_kernels(engine(folder).weights, 32)
     ours, prompt = engine(folder, draft=folder), words(60)
@@ -272,10 +281,29 @@ def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
         self_test(weights, 32)
 
 
+@pytest.mark.parametrize("part", [-3, -2])
+def test_a_kernel_that_leaves_sinks_or_caps_out_keeps_its_worker_from_starting(
+    part: int, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family = "gemma2" if part == -3 else "gpt_oss"
+    weights = engine(saved(tmp_path / "model", family, {"num_hidden_layers": 2}), product_path="fp32").weights
+    right = library.load().attention
+
+    def without(*given: Any) -> Any:
+        changed = list(given)
+        changed[part] = given[part] if machine.forced() == "plain" else 0.0 if part == -3 else None
+        return right(*changed)
+
+    monkeypatch.setattr(library.load(), "attention", without)
+    with pytest.raises(KernelError, match="self-test"):
+        self_test(weights, 32)
+
+
 def test_the_gpu_and_rounding_with_a_text_refuse_by_name_what_they_do_not_compute(tmp_path: Path) -> None:
     beyond = (
         ("gemma2", {}, "the family gemma2"),
         ("mixtral", {}, "the family mixtral"),
+        ("gpt_oss", {}, "the family gpt_oss"),
         ("llama", {"mlp_bias": True}, "mlp_bias"),
     )
     for family, fields, name in beyond:
