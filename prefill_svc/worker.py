@@ -91,8 +91,8 @@ class PrefillWorker:
         )
         parts, masker = (self.prompts, self.links, own, self._outbox), engine.masker
         self._intake = PromptIntake(*parts, adapters=held, wake=self.wake, floor=engine.floor, masker=masker)
-        forms, seconds = {"shape": pool.shape, "bands": pages.bands}, rules.progress_seconds / 8
-        self._pushing = Pushing(self.links, self.prompts, **forms, report_seconds=seconds, speed=self._speed)
+        pushing = partial(Pushing, self.links, self.prompts, shape=pool.shape, bands=pages.bands)
+        self._pushing = pushing(report_seconds=rules.progress_seconds / 8, speed=self._speed)
         self._planning = PrefillPlanning(
             self.prompts,
             own,
