@@ -36,7 +36,7 @@ class Growth:
         """Give the request pages for `slots` slots, and its own copies of the pages that it writes next if these are
         shared. False: no page is free, and the request waits."""
         bands = self._horizon.bands
-        while len(request.pages) < self._horizon.whole(slots):
+        for _ in range(len(request.pages) // bands, self._horizon.stretches(slots)):
             taken = self._take(request, bands)
             if taken is None:
                 return False
@@ -55,7 +55,7 @@ class Growth:
         """Give the request free pages for up to `slots` slots, and return how many of these its pages cover. No request
         is preempted for them."""
         bands = self._horizon.bands
-        while len(request.pages) < self._horizon.whole(slots):
+        for _ in range(len(request.pages) // bands, self._horizon.stretches(slots)):
             taken = self._pages.take(bands, request.job.salt)
             if taken is None:
                 break
