@@ -93,12 +93,17 @@ class AttachedWorker:
         return f"{self.hello.numerics} fingerprint {self.hello.fingerprint}"
 
     @property
+    def bands(self) -> int:
+        """Pages that hold the same tokens, each of other layers."""
+        return (self.hello.windowed_bands + self.hello.full_bands) or 1
+
+    @property
     def pool_tokens(self) -> int:
         """Tokens of the longest text for which it has pages. Where all layers have windows a text of any length holds
         few of them; where some have, it holds few of theirs."""
         hello, pages = self.hello, self.load.total_pages
         size, window, full = hello.page_tokens, hello.window_tokens, hello.full_bands
-        tokens = pages // ((hello.windowed_bands + full) or 1) * size
+        tokens = pages // self.bands * size
         if not full:
             return max(tokens, hello.context_tokens) if 0 < window < tokens else tokens
         most = -(-(window + hello.chunk_tokens) // size) + 1  # as the worker counts, Horizon.most_pages
