@@ -79,7 +79,7 @@ async def open_worker(
     )
     engine = WorkerEngine(
         runner=TimedRunner(runner, steps),
-        pages=PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
+        pages=PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear, bands=model.bands),
         floor=model.floor,
         masker=masker,
         adapters=adapters,

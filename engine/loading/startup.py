@@ -40,6 +40,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         threads=config.thread_count,
         quantize=config.quantize,
         kv_dtype=config.kv_dtype,
+        banded=True,
     )
 
 
@@ -102,7 +103,10 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         model_hash=model.identity.model_hash,
         page_tokens=config.page_tokens,
         context_tokens=model.context_tokens,
-        window_tokens=model.window_tokens,
+        window_tokens=model.bands.window,
+        windowed_bands=model.bands.count - model.bands.full if model.bands.full else 0,
+        full_bands=model.bands.full,
+        chunk_tokens=config.chunk_tokens,
         load=Load(),
         prefix=PrefixChange(0),
         name=config.name,

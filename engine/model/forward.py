@@ -61,14 +61,13 @@ class Forward:
         """Computes all layers, up to the last one's keys and values, with the product that was handed in. Returns that
         layer's input, its queries and, when `whole`, the result of its rest and of the final norm for all rows."""
         weights, config = self._weights, self._weights.config
-        every = Queries.of(rows)
-        page_of = rows.page_of + self._pages.first_byte
+        every, pages = Queries.of(rows), self._pages
         x = self._scratch.take("x", len(rows.tokens), config.hidden)
         kernels.embed(weights.embed, rows.tokens, x, factor=config.embedding_scale)
         for index in range(config.layers):
+            page_of = rows.page_of[pages.band(index)] + pages.layer(index)
             q = self._separate.keys_and_values(index, rows, page_of, x)
             written(index)
-            page_of += self._pages.layer_bytes
             if index + 1 < config.layers:
                 self._separate.rest(index, every, q, x)
         return x, q, self._end(every, q, x) if whole else x
@@ -84,19 +83,23 @@ class Forward:
         config, pages, native = self._weights.config, self._pages, self._native
         count, run = len(rows.tokens), kernels.layer.run
         step = self._step = self._step if count <= self._room else self._new_step(count)
-        step.rows, step.sequences, step.max_pages = count, *rows.tables.shape
-        step.slots, step.page_of = address(rows.slots), address(rows.page_of)
-        step.offset_in_page, step.tables = address(rows.offset_in_page), address(rows.tables)
+        bands, step.sequences, step.max_pages = rows.tables.shape
+        step.rows, step.slots, step.offset_in_page = count, address(rows.slots), address(rows.offset_in_page)
+        page_of, tables = [address(each) for each in rows.page_of], [address(each) for each in rows.tables]
+        step.page_of, step.tables = page_of[0], tables[0]
         step.starts, step.counts = address(rows.starts), address(rows.counts)
         step.first_row = address(rows.first_row)
         step.adapted, step.gate_up = self._adapted(rows)
         kernels.layer.begin(step, self._embed, address(rows.tokens))
         before = None
         for index, layer in enumerate(native):
+            if bands > 1:  # the call attends in the layer before and writes keys and values of this one
+                step.page_of, step.tables = page_of[pages.band(index)], tables[pages.band(index - 1)]
             run(step, before, pages.layer(index - 1), layer, pages.layer(index))
             written(index)
             before = layer
         if whole:
+            step.tables = tables[pages.band(config.layers - 1)]
             kernels.layer.finish(step, native[-1], pages.layer(config.layers - 1), self._norm, self._norm_bias)
         x, q, normed = (self._scratch.take(name, count) for name in ("x", "q", "normed"))
         return x, q, normed if whole else x
@@ -140,7 +143,8 @@ class Forward:
         [rounds, pieces]."""
         config, pages = self._weights.config, self._pages
         text = np.array([token for piece in pieces for token in piece.tokens], np.int32)
-        tables = block_tables(pieces, limits, [max(0, count - 1) for count in wanted])  # the last proposal is not read
+        # The last proposal is not read; a model with a draft has one band.
+        (tables,) = block_tables(pieces, limits, [max(0, count - 1) for count in wanted])
         step = self._step = self._step if len(text) <= self._room else self._new_step(len(text))
         model = kernels.draft.Model(
             layers=self._layers,

@@ -92,7 +92,7 @@ class SeparateKernels:
             pages.pool,
             pages.layer(index),
             pages.page_bytes,
-            queries.tables,
+            queries.tables[pages.band(index)],
             queries.starts,
             queries.counts,
             queries.first_row,
