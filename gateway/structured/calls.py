@@ -51,7 +51,9 @@ def call_form(
         return answer
     strict = any(tool["function"].get("strict") for tool in tools)
     restricted = len(offered.tools) < len(tools)
-    if offered.mode is ToolMode.AUTO and answer is None and not strict and not restricted:
+    # Each message of a model with channels begins with the mark that begins a call, so free text has no grammar.
+    free = written.channels or not (strict or restricted)
+    if offered.mode is ToolMode.AUTO and answer is None and free:
         return None
     marks = CallMarks.of(written)
     calls = [

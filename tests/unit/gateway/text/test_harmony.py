@@ -168,6 +168,8 @@ def test_a_forced_call_is_written_in_the_form_that_is_read() -> None:
     for part in ("<[303]>", "<[304]>", "<[302]>", "commentary to=functions.", "add "):
         assert part in form.grammar
     assert "<[306]>" not in form.grammar, "the token that ends the answer ends the grammar"
+    free = OfferedTools(TOOLS[:1], ToolMode.AUTO)
+    assert call_form(TOOLS, free, added, HARMONY) is None, "a grammar would forbid the other channels"
     assert read(HARMONY.opening + HARMONY.call("add") + TEXT + HARMONY.call_end + HARMONY.closing)[2]
 
 
