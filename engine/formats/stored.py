@@ -18,6 +18,7 @@ class Tensor:
     path: Path  # the file it stands in
     dtype: str  # fp32 | fp16 | bf16
     values: NDArray[Any]  # bf16 as uint16
+    added: float = 0.0  # what the values contain already of the number that the family adds to each
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -157,7 +157,8 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], ca
         state = blake3(config.canonical(), max_threads=blake3.AUTO)
         for name in sorted(tensors):
             tensor = tensors[name]
-            state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
+            added = f" with {tensor.added}" if isinstance(tensor, Tensor) and tensor.added else ""
+            state.update(f"\n{name} {tensor.dtype} {tensor.shape}{added}\n".encode())
             if isinstance(tensor, Tensor | MadeMatrix):
                 for source in tensor.sources if isinstance(tensor, MadeMatrix) else (tensor,):
                     refuse_not_finite(name, source)
@@ -239,9 +240,7 @@ def _pack(
         if one.is_matrix:
             packing[one.name].pack(out)
         else:
-            np.concatenate([_vector(config, source, tensors[source.name]) for source in one.sources], out=out)
-            if one.added:
-                out += np.float32(one.added)
+            np.concatenate([_vector(config, one, source, tensors[source.name]) for source in one.sources], out=out)
             if one.divisor != 1.0:
                 out /= np.float32(one.divisor)
     for (cos, sin), rope in ropes.items():
@@ -257,15 +256,17 @@ def _ropes(config: ModelConfig) -> dict[tuple[str, str], Rope]:
     return ropes
 
 
-def _vector(config: ModelConfig, source: TensorSource, stored: Stored) -> Floats:
-    numbers, rows = _numbers(source.name, stored), row_order(config, source)
+def _vector(config: ModelConfig, fused: Fused, source: TensorSource, stored: Stored) -> Floats:
+    numbers, rows = vector_of(source.name, stored, fused.added), row_order(config, source)
     return numbers if rows is None else numbers[rows]
 
 
-def _numbers(name: str, stored: Stored) -> Floats:
+def vector_of(name: str, stored: Stored, added: float) -> Floats:
+    """The numbers of a vector, with what the family adds to each."""
     if not isinstance(stored, Tensor):
         raise ModelError(stored.path, name, f"is {stored.dtype}, and a vector has to be a number", "Take another file.")
-    return widened(stored)
+    numbers = widened(stored)
+    return numbers if stored.added == added else numbers + np.float32(added - stored.added)
 
 
 def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:
