@@ -69,7 +69,7 @@ class Experts:
     gate_up: tuple[str, ...] = ("gate_proj", "up_proj")  # one name: gate and up alternate, output by output
     down: str = "down_proj"
     router: str = "gate"
-    biases: bool = False  # of the router and of each expert's products
+    biases: bool = False  # the router and each expert's products have them
     inputs_first: bool = False  # a tensor for all experts is [experts, inputs, outputs]
     activation: str = ""  # what experts compute between their products, whatever `Family.activation` calls it
 

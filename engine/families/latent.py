@@ -9,7 +9,7 @@ from engine.families.fields import ConfigFields
 from engine.families.rope import stretch
 
 MOST_DIM = 576  # elements of a head that the kernels take
-_EPS = 1e-6  # of the latent's norm, whatever the model's other norms have
+_EPS = 1e-6  # the latent's norm has it, whatever the model's other norms have
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from engine.formats.gguf_file import AGAIN, GgufFile
 from engine.formats.gguf_scaling import rope_scaling
 
 _GELU = "gelu_pytorch_tanh"
-_LOCAL_THETA = 10000.0  # of the sliding layers of Gemma 3, where the file does not say it
+_LOCAL_THETA = 10000.0  # sliding layers of Gemma 3 have it, where the file does not say it
 _LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have another scale
 _NEAR = 1e-4
 

@@ -15,7 +15,7 @@ class LayerBands:
     window: int = 0  # slots that a row may read in bands with windows, its own the last; 0: all, there are no windows
     count: int = 1
     full: int = 0  # the last bands, whose layers see everything though others have windows
-    places: tuple[tuple[int, int], ...] = ()  # of each layer its band and its place in there; empty: one band has all
+    places: tuple[tuple[int, int], ...] = ()  # each layer's band and its place in there; empty: one band has all
 
     def __post_init__(self) -> None:
         if not 0 <= self.full < self.count or (self.full and not self.window) or bool(self.places) != (self.count > 1):

@@ -69,7 +69,7 @@ class PagePool:
         self._refs = [0] * pages
         self._free = list(range(pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._page_of: list[dict[bytes, int]] = [{} for _ in range(bands.count)]  # of each band
+        self._page_of: list[dict[bytes, int]] = [{} for _ in range(bands.count)]  # one for each band
         self._windowed, self._full = (
             self._page_of[: bands.count - bands.full],
             self._page_of[bands.count - bands.full :],

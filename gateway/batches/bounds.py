@@ -8,8 +8,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class FileBounds:
-    most_bytes: int  # of all files
-    share: float = 1.0  # of it, for the files of one tenant
+    most_bytes: int  # all files together
+    share: float = 1.0  # the part of it that one tenant's files may take
 
     def most(self, owner: str) -> int:
         """Bytes that the files of this tenant may have; without a tenant, all that there are."""

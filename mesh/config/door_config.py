@@ -41,7 +41,7 @@ class DoorConfig:
     files_folder: Path | None = None  # files of clients and their batches; None: in `cache_folder`
     file_days: float = 30.0  # for which files and batches are kept
     files_mib: int = 1024  # disk for files; 0: there are neither files nor batches
-    files_share: float = 0.5  # of it, for the files of one tenant
+    files_share: float = 0.5  # the part of files_mib that one tenant's files may take
     batch_concurrency: int = 16  # requests of batches that one process has under way
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP

@@ -70,7 +70,7 @@ def test_negative_control_a_page_of_a_full_band_that_is_gone_is_refused(tmp_path
         table[index] = GONE
     piece = Piece(1, (text[99],), 99, tuple(table), 1, 0, GREEDY)
     runner.compute_logits(Plan(0, (piece,)))
-    table[1] = GONE  # of the band without a window
+    table[1] = GONE  # a page of the band without a window
     with pytest.raises(ValueError, match="block table names pages -1"):
         runner.compute_logits(Plan(0, (Piece(1, (text[99],), 99, tuple(table), 1, 0, GREEDY),)))
     runner.close()

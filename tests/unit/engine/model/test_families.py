@@ -1,7 +1,6 @@
 """Every family against transformers, in fp32, on tiny random folders: fields that change the computation change it as
-they do there, and what is not computed is refused by field."""
+they do there."""
 
-import ctypes
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from baton_kernels import KernelError, library, machine
 from engine.cuda.weights import why_not_on_gpu
-from engine.families.table import FAMILIES
-from engine.formats.errors import ModelError
-from engine.model.config import read_config
 from engine.model.weights import open_weights
-from engine.selftest.run import check_draft_kernels, self_test
-from engine.step.plan import Drafting, Plan
 from tests.families.folders import CONTEXT, OWN, rewritten, saved
 from tests.unit.engine.test_transformers import logits_of, oracle
 
@@ -166,56 +159,6 @@ def test_fields_of_old_folders_mean_what_transformers_means(
     assert np.abs(logits - logits_of(oracle(folder), prompt)).max() <= NEAR
 
 
-REFUSED: list[tuple[str, Fields, str, str]] = [
-    ("llama", {"hidden_act": "relu2"}, "hidden_act", "is not one of silu"),
-    ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor", "is not 1"),
-    ("mistral", {"mlp_bias": True}, "mlp_bias", "is on"),
-    ("phi3", rope(rope_type="longrope", short_factor=[1.0] * 3), "short_factor", "not a list of 8 numbers"),
-    ("smollm3", {"use_sliding_window": True}, "use_sliding_window", "is on"),
-    ("smollm3", {"no_rope_layers": [1, 1]}, "no_rope_layers", "for 4 layers"),
-    ("olmo3", rope(rope_type="default"), "rope_parameters", "for each kind of layer"),
-    ("glm4", rope(partial_rotary_factor=0.1), "rope_parameters.partial_rotary_factor", "rotates 3 of 32"),
-    ("glm4", rope(rope_type="proportional"), "rope_parameters.rope_type", "is not one of default"),
-    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention", "is on"),
-    ("gemma2", {"layer_types": ["chunked_attention"] * 4}, "layer_types", "full_attention and sliding_attention"),
-    ("gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping", "not a positive number"),
-    ("gemma3_text", {"attn_logit_softcapping": 5.0}, "attn_logit_softcapping", "is on"),
-    ("stablelm", {"use_parallel_residual": True}, "use_parallel_residual", "is on"),
-    ("stablelm", {"qk_layernorm": True}, "qk_layernorm", "is on"),
-    ("mixtral", {"num_experts_per_tok": 7}, "num_experts_per_tok", "7 is more than the 6 experts"),
-    ("mixtral", {"num_local_experts": 0}, "num_local_experts", "not a positive whole number"),
-    ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window", "is on"),
-    ("qwen2_moe", {"mlp_only_layers": "all"}, "mlp_only_layers", "not a list of layers"),
-    ("qwen2_moe", {"norm_topk_prob": 1}, "norm_topk_prob", "neither true nor false"),
-    ("qwen3_moe", {"num_experts": 8, "num_local_experts": 9}, "num_experts", "num_local_experts is 9"),
-    ("qwen3_moe", {"decoder_sparse_step": 0}, "decoder_sparse_step", "not a positive whole number"),
-    ("deepseek_v2", {"q_lora_rank": 1536}, "q_lora_rank", "is 1536: queries that are made of a latent too"),
-    (
-        "deepseek_v2",
-        {"kv_lora_rank": 50},
-        "kv_lora_rank",
-        "50, with the 16 of qk_rope_head_dim, is not a multiple of 16",
-    ),
-    ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "topk_method", "is not 'greedy'"),
-    ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq", "2 is not 1"),
-    ("deepseek_v2", {"first_k_dense_replace": -1}, "first_k_dense_replace", "not a whole number of layers"),
-    ("deepseek_v2", {"norm_topk_prob": True}, "norm_topk_prob", "is on"),
-    ("olmoe", {"clip_qkv": -1.0}, "clip_qkv", "not a positive number"),
-    ("gpt_oss", {"swiglu_limit": 5.0}, "swiglu_limit", "5.0 is not 7.0"),
-    ("gpt_oss", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act", "is not silu"),
-]
-
-
-@pytest.mark.parametrize(("family", "fields", "field", "problem"), REFUSED)
-def test_what_is_not_computed_is_refused_by_field(
-    family: str, fields: Fields, field: str, problem: str, tmp_path: Path
-) -> None:
-    folder = rewritten(saved(tmp_path / "model", family, {}), fields)
-    with pytest.raises(ModelError, match=problem) as refused:
-        read_config(folder)
-    assert refused.value.field == field
-
-
 def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_the_class(
     tmp_path: Path, words: Words
 ) -> None:
@@ -223,79 +166,6 @@ def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_
     short, long = (open_weights(folder, tmp_path / "cache", context_tokens=count) for count in (64, 65))
     assert short.config.rope.factors[1] < 2 <= long.config.rope.factors[1]
     assert short.model_hash != long.model_hash and (short.cos[:64] != long.cos[:64]).any()
-
-
-@pytest.mark.parametrize(
-    "family", [name for name in OWN if name not in ("llama", "mistral", "ministral", "qwen2", "qwen3")]
-)
-def test_the_self_test_passes_and_drafts_are_the_familys_own_tokens(
-    family: str, tmp_path: Path, engine: Any, words: Words
-) -> None:
-    folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2}, dtype=torch.bfloat16)
-    for path in ("fp32", "amx", "int8") if family in ("gemma2", "starcoder2", "qwen2_moe", "gpt_oss") else ("pairs",):
-        self_test(engine(folder, product_path=path).weights, 32)
-    check_draft_kernels(engine(folder).weights, 32)
-    ours, prompt = engine(folder, draft=folder), words(60)
-    piece = ours.piece(prompt, sampled=1, drafting=Drafting(0, (), 6))
-    result = ours.runner.compute(Plan(0, (piece,)))
-    expected = [one.token for one in engine(folder).generate(prompt, 7)]
-    assert result.sampled[0][0].token == expected[0] and list(result.proposed[0]) == expected[1:]
-
-
-def test_the_table_has_each_family_once() -> None:
-    assert set(FAMILIES) == set(OWN)
-    assert len({family.architecture for family in FAMILIES.values()}) == len(FAMILIES)
-
-
-WRONG = {
-    "layernorm": ("starcoder2", -1),  # family that computes it, and which argument is its output
-    "activated": ("starcoder2", 3),
-    "add": ("gemma2", 0),
-    "cap": ("gemma2", 0),
-    "rmsnorm_within": ("olmo2", 0),
-    "clip": ("olmoe", 0),
-    "route": ("qwen3_moe", 8),
-    "share_latent": ("deepseek_v2", 0),
-    "combine": ("qwen2_moe", 8),
-}
-
-
-@pytest.mark.parametrize("kernel", WRONG)
-def test_a_wrong_kernel_of_a_family_keeps_its_worker_from_starting(
-    kernel: str, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    family, out = WRONG[kernel]
-    fields = {"num_hidden_layers": 2} | ({"clip_qkv": 0.5} if family == "olmoe" else {})
-    weights = engine(saved(tmp_path / "model", family, fields), product_path="fp32").weights
-    right = getattr(library.load(), kernel)
-
-    def wrong(*given: Any) -> Any:
-        refused = right(*given)
-        if machine.forced() != "plain":
-            ctypes.c_uint32.from_address(given[out]).value ^= 1
-        return refused
-
-    monkeypatch.setattr(library.load(), kernel, wrong)
-    with pytest.raises(KernelError, match="self-test"):
-        self_test(weights, 32)
-
-
-@pytest.mark.parametrize("part", [-3, -2])
-def test_a_kernel_that_leaves_sinks_or_caps_out_keeps_its_worker_from_starting(
-    part: int, tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    family = "gemma2" if part == -3 else "gpt_oss"
-    weights = engine(saved(tmp_path / "model", family, {"num_hidden_layers": 2}), product_path="fp32").weights
-    right = library.load().attention
-
-    def without(*given: Any) -> Any:
-        changed = list(given)
-        changed[part] = given[part] if machine.forced() == "plain" else 0.0 if part == -3 else None
-        return right(*changed)
-
-    monkeypatch.setattr(library.load(), "attention", without)
-    with pytest.raises(KernelError, match="self-test"):
-        self_test(weights, 32)
 
 
 def test_the_gpu_refuses_by_name_what_it_does_not_compute(tmp_path: Path) -> None:

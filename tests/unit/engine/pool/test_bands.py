@@ -110,11 +110,11 @@ def test_a_hit_has_every_page_of_full_bands_and_of_the_others_those_that_are_rea
 def test_a_hit_ends_where_a_band_lacks_a_page_that_is_read() -> None:
     pool = PagePool(18, bands=BANDS)
     hashes, pages = published(pool, 6)
-    pool.release([pages[index] for index in (0, 1, 3, 4)])  # of bands with windows: they are evicted first
+    pool.release([pages[index] for index in (0, 1, 3, 4)])  # bands with windows have them: they are evicted first
     assert pool.take(4, NOBODY) is not None
     assert pool.known(hashes, first_read) == 6 and pool.known(hashes) == 0
     assert pool.known(hashes[:3], first_read) == 0, "the second stretch is read behind the third"
-    pool.release([pages[11]])  # of the full band: the fourth stretch
+    pool.release([pages[11]])  # the fourth stretch of the full band
     assert pool.take(1, NOBODY) is not None
     assert pool.known(hashes, first_read) == 0
 
