@@ -20,7 +20,7 @@ Numbers = Mapping[str, Floats]  # the tensors of a layer by what follows its pre
 Heard = Callable[
     [str, Floats], None
 ]  # name of a product's inputs, see `engine/quantization/tensors.py`, and their rows
-_FOLLOWED = (
+FOLLOWED = (
     "llama", "mistral", "ministral", "qwen2", "qwen3", "phi3", "granite", "smollm3", "olmo2", "olmo3", "glm4", "gemma",
     "gemma2", "gemma3_text", "stablelm", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe",
 )  # fmt: skip
@@ -28,7 +28,7 @@ _FOLLOWED = (
 
 def refuse_unfollowed(folder: Path, config: ModelConfig) -> None:
     """Raises ModelError for a model whose layers are not those that are computed here."""
-    if config.family not in _FOLLOWED:
+    if config.family not in FOLLOWED:
         problem = f"rounding with a text does not follow the layers of the family {config.family}"
         remedy = "Set quantize to 'int8' for the workers, which needs no text, or leave the weights as they are."
         raise ModelError(folder, "quantize", problem, remedy)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from engine.formats.checkpoint import Checkpoint
+from engine.formats.errors import ModelError
 from engine.formats.stored import StoredMatrix, Tensor, widened
 from engine.integers.numbers import dequantized
 from engine.model.config import read_config
 from engine.model.layout import as_stored, read_tensors
 from engine.model.weights import open_weights
 from engine.quantization.folder import quantize
+from engine.quantization.plain_layer import FOLLOWED
 from engine.quantization.tensors import layer_tensors
 from tests.families.folders import OWN, saved
 from tests.unit.engine.quantization.test_plain_layers import plain_logits
@@ -31,7 +33,7 @@ def windows() -> Any:
 
 
 @pytest.mark.parametrize("target", ["int8", "int4"])
-@pytest.mark.parametrize("family", OWN)
+@pytest.mark.parametrize("family", FOLLOWED)
 def test_a_family_is_rounded_and_its_folder_is_what_it_says(
     family: str, target: str, tmp_path: Path, engine: Any, words: Any
 ) -> None:
@@ -56,6 +58,15 @@ def test_a_family_is_rounded_and_its_folder_is_what_it_says(
     ours, widened_ones = engine(out), engine(out, product_path="fp32").logits(prompt)
     assert (ours.logits(prompt, chunk=7) == ours.logits(prompt)).all()
     assert np.abs(plain_logits(out, prompt) - widened_ones).max() < 1e-3 * np.abs(widened_ones).max()
+
+
+@pytest.mark.parametrize("target", ["int8", "int4"])
+@pytest.mark.parametrize("family", sorted(set(OWN) - set(FOLLOWED)))
+def test_a_family_whose_layers_are_not_followed_is_refused_by_name(family: str, target: str, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2})
+    with pytest.raises(ModelError, match=f"does not follow the layers of the family {family}"):
+        list(quantize(folder, tmp_path / "out", target, tmp_path / "cache", windows()))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("family", EXPERTS)

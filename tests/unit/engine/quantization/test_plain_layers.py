@@ -9,9 +9,9 @@ import pytest
 from engine.formats.checkpoint import Checkpoint
 from engine.model.config import read_config
 from engine.model.layout import as_stored, read_tensors
-from engine.quantization.plain_layer import PlainLayers
+from engine.quantization.plain_layer import FOLLOWED, PlainLayers
 from engine.quantization.reading import EMBEDDING, HEAD, NORM, NORM_BIAS, SourceModel
-from tests.families.folders import OWN, saved
+from tests.families.folders import saved
 
 Floats = Any
 FIELDS: dict[str, dict[str, Any]] = {
@@ -43,7 +43,7 @@ def plain_logits(folder: Path, tokens: list[int]) -> Floats:
     return np.tanh(logits / config.logits_cap) * config.logits_cap if config.logits_cap else logits
 
 
-@pytest.mark.parametrize("family", OWN)
+@pytest.mark.parametrize("family", FOLLOWED)
 def test_plain_layers_compute_what_the_model_computes(family: str, tmp_path: Path, engine: Any, words: Any) -> None:
     folder, prompt = saved(tmp_path / "model", family, FIELDS.get(family, {})), words(60)
     theirs = engine(folder, product_path="fp32").logits(prompt)
