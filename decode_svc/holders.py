@@ -28,7 +28,7 @@ def holders(
         if landing is not None:
             yield Holder(
                 "landing",
-                landing.pages,
+                landing.writable,
                 PageState.LANDING,
                 request.key,
                 attempt,

@@ -197,7 +197,7 @@ class Intake:
         pages = self._pages.take(lacking, request.job.salt)
         assert pages is not None, "room was checked"
         request.pages = [*shared, *pages]
-        request.filled = request.cached = min(len(shared) * self._room.page_tokens, len(request.tokens) - 1)
+        request.filled = request.cached = min(len(request.hashes) * self._room.page_tokens, len(request.tokens) - 1)
         request.enter(DecodePhase.RUNNING)
         self.admitted_local += 1
         self._host.admitted(request)

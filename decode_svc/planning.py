@@ -13,7 +13,8 @@ from decode_svc.flights import Flight
 from decode_svc.growth import Copies, Growth
 from decode_svc.request.requests import DecodePhase, DecodeRequest
 from decode_svc.speculation.speculation import Speculation
-from engine.step.batch import Chunk, Remaining, chunks, decode_piece, pages_needed, prompt_piece
+from engine.pool.horizon import Horizon
+from engine.step.batch import Chunk, Remaining, chunks, decode_piece, prompt_piece
 from engine.step.logits import adjusts
 from engine.step.plan import Piece, Plan
 from mesh.timing.speed import Speed
@@ -38,13 +39,13 @@ class Planning:
         growth: Growth,
         speculation: Speculation,
         *,
-        page_tokens: int,
+        horizon: Horizon,
         chunk_size: ChunkSize,
     ) -> None:
         self._requests = requests
         self._growth = growth
         self._speculation = speculation
-        self._page_tokens, self._chunk_size = page_tokens, chunk_size
+        self._horizon, self._chunk_size = horizon, chunk_size
         self._speed = Speed()
         self._steps = self._steps_ahead = self._largest_batch = 0
 
@@ -85,7 +86,7 @@ class Planning:
                 continue  # the request has ended, or the unread token ends it
             if self._growth.spare(request, piece.stop + 1) <= piece.stop:
                 return None
-            table = tuple(request.pages[: pages_needed(piece.stop + 1, self._page_tokens)])
+            table = tuple(request.pages[: self._horizon.whole(piece.stop + 1)])
             moved = replace(piece, tokens=(0,), start=piece.stop, position=piece.position + 1, pages=table)
             pieces.append(replace(moved, follows=True))
         if not pieces:
@@ -157,7 +158,8 @@ class Planning:
             (request.tokens[-1], *drafts),
             request.filled,
             request.pages,
-            page_tokens=self._page_tokens,
+            page_tokens=self._horizon.page_tokens,
+            bands=self._horizon.bands,
             sampling=request.job.sampling,
             position=request.next_position,
             drafting=self._speculation.drafting(request, propose),
@@ -178,7 +180,8 @@ class Planning:
             chunk,
             request.tokens,
             request.pages,
-            page_tokens=self._page_tokens,
+            page_tokens=self._horizon.page_tokens,
+            bands=self._horizon.bands,
             sampling=request.job.sampling,
             position=request.next_position,
             drafting=self._speculation.reading(request, chunk),

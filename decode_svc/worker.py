@@ -81,7 +81,7 @@ class DecodeWorker:
             places_first=True,
             publish=not speculation.has_draft_model,  # it does not read these prompts
         )
-        horizon, reserved = Horizon(hello.window_tokens, size), self._examinations.reserved
+        horizon, reserved = Horizon.of(pages.bands, size), self._examinations.reserved
         limits = {"chunk_tokens": chunk_size.most, "max_batch": max_batch, "overtakes": rules.overtakes}
         self._room = Room(requests, pages, horizon=horizon, numerics=numerics, reserved=reserved, **limits)
         self.sessions = Sessions(kv_hello, receivers, choose, rules=rules, on_activity=self._monitor.active)
@@ -91,7 +91,7 @@ class DecodeWorker:
         self._intake = Intake(*parts, self.adapters, floor=engine.floor, masker=engine.masker, host=self, rules=rules)
         self.ledger = Ledger(pages, lambda: holders(requests, self._flights, self.landings, self._examinations))
         self._growth = Growth(requests, pages, horizon=horizon, numerics=numerics, host=self)
-        self._planning = Planning(requests, self._growth, speculation, page_tokens=size, chunk_size=chunk_size)
+        self._planning = Planning(requests, self._growth, speculation, horizon=horizon, chunk_size=chunk_size)
         self.attachments = member.attachments(
             load=self._load,
             cached=pages.hashes,

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from gateway.attaching.served_models import ServedModel, ServedModels
 from gateway.attaching.service import Gateway
+from gateway.batches.bounds import FileBounds
 from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
@@ -244,8 +245,9 @@ def _stored(config: GatewayConfig) -> StoredResponses | None:
 def _batches(config: GatewayConfig, random: Random) -> BatchStore | None:
     if not config.files_mib:
         return None
-    folder, most_bytes = config.files_folder or config.cache_folder / "files", config.files_mib * 2**20
-    return BatchStore(folder, days=config.file_days, most_bytes=most_bytes, clock=time.time, random=random)
+    folder = config.files_folder or config.cache_folder / "files"
+    bounds = FileBounds(config.files_mib * 2**20, config.files_share)
+    return BatchStore(folder, bounds, days=config.file_days, clock=time.time, random=random)
 
 
 def _collector(

@@ -20,7 +20,7 @@ _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32}  # by bytes of an element
 
 
 def pages_under(index: int, stop: int, *, source_tokens: int, target_tokens: int) -> range:
-    """Which pages of the writer hold the tokens of the receiver's page `index`, of a prompt with `stop` tokens."""
+    """The writer's stretches that hold the tokens of the receiver's stretch `index`, of a prompt with `stop` tokens."""
     first = index * target_tokens
     last = min(first + target_tokens, stop) - 1
     if not 0 <= first <= last:
@@ -46,8 +46,8 @@ class Conversion:
         self.source, self.target = source, target
 
     def span(self, index: int, pages: Sequence[Bytes], first_layer: int, layers: int) -> Bytes:
-        """These layers of the receiver's page `index`. `pages` are the same layers of the writer's pages, from the one
-        on that holds the page's first token. Slots for which no page is given are zero."""
+        """These layers of the receiver's page of the stretch `index`. `pages` are the same layers of the writer's
+        pages, from the one on that holds the page's first token. Slots for which no page is given are zero."""
         overlaps = self._overlaps(index, len(pages))
         whole = sum(each.tokens for each in overlaps) == self.target.page_tokens
         out = (np.empty if whole else np.zeros)(self.target.place(first_layer, layers)[1], np.uint8)

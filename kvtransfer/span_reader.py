@@ -60,4 +60,4 @@ class Converted:
     def convert(self, span: Span) -> Bytes:
         views = [self._source.view(page, span.first_layer, span.layers) for page in (span.source, *span.behind)]
         pages = [np.frombuffer(view, np.uint8) for view in views]
-        return self._conversion.span(span.index, pages, span.first_layer, span.layers)
+        return self._conversion.span(span.stretch, pages, span.first_layer, span.layers)

@@ -30,6 +30,12 @@ class Span:
     first_layer: int
     layers: int
     behind: tuple[int, ...] = ()  # page ids in the writer's pool of the further pages that it takes, where sizes differ
+    bands: int = 1  # pages of the same tokens, which `index` counts one after the other
+
+    @property
+    def stretch(self) -> int:
+        """Index of its tokens among those of the prompt, in pages of the receiver's size."""
+        return self.index // self.bands
 
 
 class Arrived(NamedTuple):

@@ -13,7 +13,7 @@ from mesh.messages.message import Message
 from mesh.rules import Rules
 from mesh.sessions.session import refuse
 from prefill_svc.links import DecodeLink, Links, PrefillHost
-from prefill_svc.message_checks import landing_problem, resend_problem
+from prefill_svc.message_checks import landing_problem, resend_problem, targets_of
 from prefill_svc.pages import PrefillPages
 from prefill_svc.prompts import Prompt, PromptPhase, Prompts
 from prefill_svc.pushing import Pushing
@@ -114,9 +114,10 @@ class HandOff:
         elif prompt.phase is PromptPhase.STOPPING:
             self._prompts.stop(prompt, quiet=True)
         elif expects_landing(prompt):
-            refuse(landing_problem(landing, prompt.total, link.writer))
+            refuse(landing_problem(landing, prompt.total, link.writer, bands := self._pages.bands))
             assert link.writer is not None, "landing_problem has looked"
-            sent_tokens = landing.first_page * link.writer.shape.page_tokens
+            sent = max(landing.first_page // bands.count, landing.first_windowed)  # stretches before it are not
+            sent_tokens = sent * link.writer.shape.page_tokens
             if self._pages.needed(prompt.total, sent_tokens) > self._pages.total:
                 self._prompts.lose(prompt, "too_large")
                 link.send(Quiet(landing.ticket, self._incarnation))
@@ -124,6 +125,7 @@ class HandOff:
                 prompt.enter(PromptPhase.PUSHING)
                 prompt.landing, prompt.landed_seconds = landing, self._loop.time()
                 prompt.transport, prompt.shape = link.writer.name, link.writer.shape
+                prompt.targets = targets_of(landing, prompt.total, link.writer.shape, bands)
                 prompt.own, prompt.done = own, own.cached
                 prompt.begins(prompt.landed_seconds)
                 self._pushing.landed(prompt)
@@ -142,7 +144,7 @@ class HandOff:
         if prompt is None:
             answer_unknown(link, resend.ticket, self._incarnation)
         elif prompt.phase in (PromptPhase.PUSHING, PromptPhase.HELD):
-            refuse(resend_problem(resend, prompt.landing, prompt.shape))
+            refuse(resend_problem(resend, prompt.targets, prompt.shape))
             if prompt.phase is PromptPhase.HELD:
                 prompt.enter(PromptPhase.PUSHING)
             prompt.round = resend.round

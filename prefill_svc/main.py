@@ -8,16 +8,12 @@ from random import SystemRandom
 
 from engine.loading.startup import (
     describe_model,
+    engine_of,
     load_configured,
+    membership,
     memory_bytes,
-    open_held,
-    open_masks,
     pool_pages,
-    worker_hello,
 )
-from engine.loading.worker_engine import WorkerEngine
-from engine.pool.pages import PagePool
-from engine.step.timed_runner import TimedRunner
 from kvtransfer.transports import make_pool, make_transports, say_hello
 from mesh.config.worker_config import PrefillConfig
 from mesh.messages.hello_pairs import PageReach
@@ -27,7 +23,6 @@ from mesh.network.mesh_token import mesh_token
 from mesh.network.tls import tls_files
 from mesh.network.worker_network import worker_network
 from mesh.rules import RULES, Rules
-from mesh.sessions.membership import Membership
 from mesh.sessions.serving import serve_worker
 from mesh.sessions.step_times import FIRST_GPU_SECONDS, StepTimes
 from mesh.sessions.watchdog import watched
@@ -64,25 +59,13 @@ async def open_worker(
     incarnation = SystemRandom().getrandbits(64)
     first_seconds = FIRST_GPU_SECONDS if config.device == "cuda" else 0.0
     steps = StepTimes(asyncio.get_running_loop().time, weights_bytes=weights, first_seconds=first_seconds)
-    adapters, masker = await open_held(config), await open_masks(config)
+    engine = await engine_of(config, model, runner, steps, pages=pool.pages, clear=pool.clear)
     secret = SystemRandom().randbytes(32)
     kv_hello = say_hello(incarnation, model.identity.pairing, shape, list(transports), secret=secret)
     bare = worker_network("prefill", config, token, tls, counts=lambda: worker.counts())
     network = with_message_log(bare, config.message_log, tier="prefill", name=config.name, incarnation=incarnation)
-    member = Membership(
-        network=network,
-        hello=worker_hello(Tier.PREFILL, incarnation, config, model, PageReach.of(kv_hello)),
-        gateways=config.gateways,
-        metrics=config.metrics,
-        trace_steps=config.trace_steps,
-        rules=rules,
-    )
-    engine = WorkerEngine(
-        runner=TimedRunner(runner, steps),
-        pages=PagePool(pool.pages, cache=config.prefix_cache, clear=pool.clear),
-        floor=model.floor,
-        masker=masker,
-        adapters=adapters,
+    member = membership(
+        Tier.PREFILL, incarnation, config, model, network=network, pages=PageReach.of(kv_hello), rules=rules
     )
     worker = PrefillWorker(
         member,
@@ -106,5 +89,5 @@ async def open_worker(
         await worker.aclose()
         runner.close()
         pool.close()
-        if masker is not None:
-            masker.close()
+        if engine.masker is not None:
+            engine.masker.close()

@@ -3,15 +3,16 @@
 A prompt takes its pages when decode's Landing has come (step 3 of a request's life) and gives them back at its end
 (step 9 of a request's life). Full pages are published as soon as they are computed, so that later prompts skip them.
 
-Where all layers of the model have windows, a prompt holds only the pages that it still reads or sends, and takes those
-of its next step before it. All that it will hold at a time are promised to it at once, so it never waits for a page."""
+Where layers of the model have windows, a prompt holds of those only the pages that it still reads or sends, and takes
+the pages of its next step before it. All that it will hold at a time are promised to it at once, so it never waits for
+a page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.pool.bands import LayerBands
 from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool, every_page
-from engine.step.batch import pages_needed
 from mesh.messages.hashing import block_hashes, cache_salt
 
 FADES = 0.9  # weight of a prompt against the one behind it
@@ -22,13 +23,13 @@ class PromptPages:
     """The pages of one prompt: of every token, or, with windows, of those that are read, sent or computed next."""
 
     pages: tuple[int, ...] = ()
-    hashes: tuple[bytes, ...] = ()  # block hashes of the full pages
+    hashes: tuple[bytes, ...] = ()  # block hashes of the full stretches
     cached: int = 0  # tokens whose KV the prefix cache had
     ready: int = 0  # tokens among these that can be read before the first step, which makes the copies
     copies: tuple[tuple[int, int], ...] = ()  # (shared page, own copy) that the prompt's first step makes
     salt: bytes = b""
-    sent: int = 0  # index of the first page that is sent to decode
-    gone: int = 0  # pages at the beginning that it does not hold (any more)
+    sent: int = 0  # the first stretch of which decode gets the pages of bands with windows
+    gone: int = 0  # stretches at the beginning of which it does not hold those (any more)
     promised: int = 0  # pages that it may take besides those that it holds
 
     @property
@@ -58,6 +59,10 @@ class PrefillPages:
         return self._pool.pages
 
     @property
+    def bands(self) -> LayerBands:
+        return self._pool.bands
+
+    @property
     def fresh(self) -> float:
         """The share of a prompt that no cache had, of those that took pages last: what those that wait will need."""
         return self._fresh_tokens / self._taken_tokens if self._taken_tokens else 1.0
@@ -65,19 +70,19 @@ class PrefillPages:
     def needed(self, tokens: int, sent_tokens: int | None = None) -> int:
         """Pages that a prompt holds at a time. `sent_tokens`: decode gets all behind so many, and not only those that
         it will read."""
-        most = self._horizon.most_pages(tokens, self._chunk_tokens)
-        if sent_tokens is None:
-            return most
-        return max(most, pages_needed(tokens, self._page_tokens) - sent_tokens // self._page_tokens)
+        whole, most = self._horizon.stretches(tokens), self._horizon.most_stretches(tokens, self._chunk_tokens)
+        if sent_tokens is not None:
+            most = max(most, whole - sent_tokens // self._page_tokens)
+        return self._horizon.full * whole + self._horizon.windowed * most
 
     def take(self, tokens: Sequence[int], salt: bytes, sent_tokens: int = 0, adapter: str = "") -> PromptPages | None:
-        """Shared pages for the cached beginning of a prompt and new ones for the rest; None if the pool lacks room.
-        Decode gets the pages behind `sent_tokens` tokens."""
+        """Shared pages for the cached beginning of a prompt and new ones for the rest; None if the pool lacks room. Of
+        bands with windows decode gets the pages behind `sent_tokens` tokens."""
         begin = cache_salt(salt, adapter)
         hashes = tuple(block_hashes(tokens, page_tokens=self._page_tokens, numerics=self._numerics, salt=begin))
         own = self._take(tokens, salt, sent_tokens, hashes, len(hashes))
         if own is None and len(hashes) * self._page_tokens == len(tokens):
-            # perhaps no page was left for a copy of the last shared page: compute that whole page again in place
+            # perhaps no pages were left for copies of the last shared ones: compute that whole stretch again in place
             own = self._take(tokens, salt, sent_tokens, hashes, len(hashes) - 1)
         if own is not None:
             self._fresh_tokens = FADES * self._fresh_tokens + len(tokens) - own.cached
@@ -87,17 +92,18 @@ class PrefillPages:
     def _take(
         self, tokens: Sequence[int], salt: bytes, sent_tokens: int, hashes: tuple[bytes, ...], usable: int
     ) -> PromptPages | None:
-        size, total = self._page_tokens, len(tokens)
+        size, total, bands = self._page_tokens, len(tokens), self._horizon.bands
 
         def first_read(count: int) -> int:
             return min(sent_tokens, size * self._horizon.first_page(min(count * size, total - 1))) // size
 
         shared = self._pool.match(hashes[:usable], first_read if self._horizon.window else every_page)
-        whole = len(shared) * size == total  # the last row is computed again, in a copy of the last shared page
-        lacking = pages_needed(total, size) - len(shared) + whole
+        found = len(shared) // bands * size
+        copied = bands if found == total else 0  # the last row is computed again, in copies of the last shared pages
+        lacking = self._horizon.whole(total) - len(shared) + copied
         if self._horizon.window:
-            promised = max(self.needed(total, sent_tokens) - len(held(shared)), int(whole))
-            fresh = self._pool.take(int(whole), salt) if promised <= self.available else None
+            promised = max(self.needed(total, sent_tokens) - len(held(shared)), copied)
+            fresh = self._pool.take(copied, salt) if promised <= self.available else None
         else:
             promised, fresh = lacking, self._pool.take(lacking, salt)
         if fresh is None:
@@ -105,11 +111,11 @@ class PrefillPages:
             return None
         promised -= len(fresh)
         self._promised += promised
-        cached = total - 1 if whole else len(shared) * size
-        ready = cached // size * size if whole else cached
-        pages = (*shared[:-1], *fresh) if whole else (*shared, *fresh)
-        copies = ((shared[-1], fresh[0]),) if whole else ()
-        gone = shared.count(GONE)
+        cached = total - 1 if copied else found
+        ready = cached // size * size if copied else cached
+        pages = (*shared[: len(shared) - copied], *fresh)
+        copies = tuple(zip(shared[len(shared) - copied :], fresh, strict=True)) if copied else ()
+        gone = shared.count(GONE) // self._horizon.windowed
         return PromptPages(pages, hashes, cached, ready, copies, salt, sent_tokens // size, gone, promised)
 
     def cover(self, own: PromptPages, done: int, stop: int) -> None:
@@ -118,11 +124,14 @@ class PrefillPages:
         if not self._horizon.window:
             return
         first = min(own.sent, self._horizon.first_page(done))
-        if first > own.gone:
-            self._pool.release(own.pages[own.gone : first])
-            self._promise(own, first - own.gone)
-            own.pages, own.gone = (GONE,) * first + own.pages[first:], first
-        lacking = max(0, pages_needed(stop, self._page_tokens) - len(own.pages))
+        if indexes := self._horizon.behind(own.gone, first):
+            pages = list(own.pages)
+            self._pool.release([pages[index] for index in indexes])
+            self._promise(own, len(indexes))
+            for index in indexes:
+                pages[index] = GONE
+            own.pages, own.gone = tuple(pages), first
+        lacking = max(0, self._horizon.whole(stop) - len(own.pages))
         taken = self._pool.take(lacking, own.salt)
         assert taken is not None, "the pages were promised"
         self._promise(own, -lacking)
@@ -135,9 +144,9 @@ class PrefillPages:
 
     def publish(self, own: PromptPages, done: int) -> None:
         """Let other prompts find the full pages among the first `done` tokens."""
-        full = done // self._page_tokens
-        for page, digest in zip(own.pages[own.gone : full], own.hashes[own.gone : full], strict=True):
-            self._pool.publish(page, digest)
+        bands, full = self._horizon.bands, done // self._page_tokens
+        for index in range(own.gone * bands, full * bands):
+            self._pool.publish(own.pages[index], own.hashes[index // bands], index % bands)
 
     def release(self, own: PromptPages) -> None:
         self._promise(own, -own.promised)

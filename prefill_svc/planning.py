@@ -42,5 +42,6 @@ class PrefillPlanning:
                 continue  # its last rows wait for what its grammar allows; other prompts do not
             copies.extend(prompt.own.copies)
             self._pages.cover(prompt.own, chunk.first, chunk.first + chunk.count)
-            pieces.append(prompt.piece(chunk, page_tokens=self._page_tokens, drafts=self._drafts))
+            sizes = {"page_tokens": self._page_tokens, "bands": self._pages.bands.count}
+            pieces.append(prompt.piece(chunk, **sizes, drafts=self._drafts))
         return tuple(pieces), tuple(copies)

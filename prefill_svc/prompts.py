@@ -65,6 +65,7 @@ class Prompt:
     later: Pause = field(default_factory=Pause)  # began with Later: no Ready before it is over
     landing: Landing | None = None  # decode's Landing, once this worker has accepted it
     shape: PageShape | None = None  # shape of decode's pages, which the landing counts
+    targets: dict[int, int] = field(default_factory=dict)  # index of the prompt's page -> decode's page id
     own: PromptPages = field(default_factory=PromptPages)  # this worker's pages for it
     done: int = 0  # tokens whose KV is in the pages
     in_flight: int = 0  # writes that have begun and are not complete
@@ -101,13 +102,14 @@ class Prompt:
     def computing(self) -> bool:
         return self.phase is PromptPhase.PUSHING and self.first is None
 
-    def piece(self, chunk: Chunk, *, page_tokens: int, drafts: bool) -> Piece:
+    def piece(self, chunk: Chunk, *, page_tokens: int, bands: int, drafts: bool) -> Piece:
         """The rows of one step."""
         return prompt_piece(
             chunk,
             self.job.tokens,
             self.own.pages,
             page_tokens=page_tokens,
+            bands=bands,
             sampling=self.job.sampling,
             position=self.job.base,
             drafting=Drafting(chunk.first) if drafts else None,

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 
+from engine.pool.bands import ONE_BAND, LayerBands
 from engine.step.batch import Chunk, pages_filled
 from engine.step.plan import Plan
 from kvtransfer.conversion import pages_under
@@ -30,12 +31,13 @@ class Pushing:
         prompts: Prompts,
         *,
         shape: PageShape,  # shape of this worker's own pages
+        bands: LayerBands = ONE_BAND,
         report_seconds: float,  # shortest time between two Computing of one prompt
         speed: Speed,
     ) -> None:
         self._links = links
         self._prompts = prompts
-        self._shape = shape
+        self._shape, self._bands = shape, bands
         self._report_seconds, self._speed = report_seconds, speed
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,11 +49,12 @@ class Pushing:
         assert prompt.landing is not None
         if self._speed.longest_ms >= 1000 * self._report_seconds and prompt.computing:
             self._report(prompt)
-        ready = range(prompt.landing.first_page, prompt.own.ready // self._target(prompt).page_tokens)
-        self.push(prompt, ready, 0, self._shape.layers)
+        ready = self._bands.count * (prompt.own.ready // self._target(prompt).page_tokens)
+        self.push(prompt, range(ready), 0, self._shape.layers)
 
     def computed(self, plan: Plan, first: int, layers: int) -> None:
         """A step has computed these layers: push them of every page that the step's chunks fill."""
+        spans = self._bands.spans(first, layers)
         for piece in plan.pieces:
             if piece.key not in self._prompts:
                 continue  # a prompt that is examined here has no landing
@@ -60,7 +63,8 @@ class Pushing:
                 begin = prompt.own.ready if piece.start == prompt.own.cached else piece.start
                 chunk = Chunk(piece.key, begin, piece.stop - begin, last=piece.sampled > 0)
                 filled = pages_filled(chunk, self._target(prompt).page_tokens)
-                self.push(prompt, range(max(filled.start, prompt.landing.first_page), filled.stop), first, layers)
+                for bands, begins, count in spans:
+                    self.push(prompt, self._bands.indexes(filled, bands), begins, count)
         self._report_computing()
 
     def _report_computing(self) -> None:
@@ -78,8 +82,8 @@ class Pushing:
             link.send(Computing(prompt.ticket, self._speed.longest_ms))
 
     def push(self, prompt: Prompt, indexes: Sequence[int], first: int, layers: int, *, again: bool = False) -> None:
-        """Begin to write these layers of these pages of decode; `again`: decode asked for them with a Resend."""
-        if indexes:
+        """Begin to write these layers of those of these pages that land; `again`: decode has sent a Resend for them."""
+        if indexes := [index for index in indexes if index in prompt.targets]:
             spans = self._spans(prompt, indexes, first, layers)  # raises before the write counts as one
             prompt.in_flight += 1
             prompt.record.writes(self._loop.time())
@@ -88,14 +92,12 @@ class Pushing:
             task.add_done_callback(self._tasks.discard)
 
     def _spans(self, prompt: Prompt, indexes: Iterable[int], first: int, layers: int) -> list[Span]:
-        assert prompt.landing is not None
-        base = prompt.landing.first_page
-        targets = prompt.landing.pages
-        spans = list[Span]()
+        spans, pages, count = list[Span](), prompt.own.pages, self._bands.count
         sizes = {"source_tokens": self._shape.page_tokens, "target_tokens": self._target(prompt).page_tokens}
         for index in indexes:
-            source, *behind = (prompt.own.pages[i] for i in pages_under(index, prompt.total, **sizes))
-            spans.append(Span(index, source, targets[index - base], first, layers, tuple(behind)))
+            stretch, band = divmod(index, count)
+            source, *behind = (pages[i * count + band] for i in pages_under(stretch, prompt.total, **sizes))
+            spans.append(Span(index, source, prompt.targets[index], first, layers, tuple(behind), count))
         return spans
 
     def _target(self, prompt: Prompt) -> PageShape:

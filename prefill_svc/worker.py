@@ -64,7 +64,7 @@ class PrefillWorker:
         self._measures = PrefillMeasures(step_tokens=step_tokens, page_bytes=pool.shape.page_bytes)
         self._outbox = Outbox(self._monitor)
         self._sampler = StepSampler(self._outbox, member.trace_steps)
-        horizon = Horizon(hello.window_tokens, hello.page_tokens)
+        horizon = Horizon.of(pages.bands, hello.page_tokens)
         own = self._own = PrefillPages(pages, horizon=horizon, chunk_tokens=chunk_tokens, numerics=hello.numerics)
         self.adapters = held = (engine.adapters or no_adapters()).waking(self.wake)
         self._examinations = self._make_examinations(hello, drafts=drafts, rules=rules)
@@ -91,9 +91,8 @@ class PrefillWorker:
         )
         parts, masker = (self.prompts, self.links, own, self._outbox), engine.masker
         self._intake = PromptIntake(*parts, adapters=held, wake=self.wake, floor=engine.floor, masker=masker)
-        self._pushing = Pushing(
-            self.links, self.prompts, shape=pool.shape, report_seconds=rules.progress_seconds / 8, speed=self._speed
-        )
+        pushing = partial(Pushing, self.links, self.prompts, shape=pool.shape, bands=pages.bands)
+        self._pushing = pushing(report_seconds=rules.progress_seconds / 8, speed=self._speed)
         self._planning = PrefillPlanning(
             self.prompts,
             own,

@@ -17,6 +17,7 @@ from mesh.config.worker_config import KV_DTYPES, ROUNDED
 if TYPE_CHECKING:
     from engine.model.weights import Weights
 
+_KV = tuple(each for each in KV_DTYPES["cpu"] if each != "auto")
 LEAST_TEXT = 64  # tokens from which a perplexity is worth a name
 
 
@@ -49,7 +50,11 @@ def quantize(
     with readable_errors():
         check_choice("--to", to, ROUNDED)
         if kv is not None:
-            check_choice("--kv", kv, KV_DTYPES["cpu"])
+            check_choice("--kv", kv, _KV)
+        if threads < 0:
+            raise ConfigError(f"--threads: {threads} is less than 0; name a number of threads, or 0: one for each core")
+        if calibrate is not None and to == "int8":
+            raise ConfigError("--calibrate: eight bits are rounded without a text; leave it out, or take --to int4")
         report = _quantize(model, out, to, kv, calibrate, text, threads)
     if json:
         emit_json(report)
@@ -61,7 +66,7 @@ def _quantize(
     import baton_kernels
     from engine.model.weights import open_weights
     from engine.quantization.cached import open_widened
-    from engine.quantization.folder import LayerChange, quantize
+    from engine.quantization.folder import LayerChange, Windows, quantize, readable
     from engine.quantization.own_text import WINDOW, WINDOWS, own_text
     from engine.quantization.text import CALIBRATED, sample_text, token_ids, windows_of
     from mesh.config.arrangement import this_machine
@@ -69,17 +74,22 @@ def _quantize(
     cache, source = default_cache_folder(), local_folder(model)
     if problem := why_no_model(source):
         raise ConfigError(f"MODEL: {problem}")
+    readable(source, out)
     baton_kernels.set_threads(threads or this_machine().cores)
     judged = token_ids(source, _read(text, "--text") if text else sample_text())
     if len(judged) < LEAST_TEXT:
         raise ConfigError(f"--text: has {len(judged)} tokens, and {LEAST_TEXT} are the least")
+    windows: Windows | None = None
+    if calibrate is not None:
+        named = token_ids(source, _read(calibrate, "--calibrate"))
+        if len(named) < WINDOW:
+            raise ConfigError(f"--calibrate: {calibrate} has {len(named)} tokens, and {WINDOW} are the least")
+        windows = windows_of(named, CALIBRATED, WINDOW)
     dense = open_widened(source, cache)
     before = _perplexity(dense, judged, "before")
     if to == "int8":
         windows = windows_of(judged, 1, 2)  # eight bits are rounded without looking at a text
-    elif calibrate is not None:
-        windows = windows_of(token_ids(source, _read(calibrate, "--calibrate")), CALIBRATED, WINDOW)
-    else:
+    elif windows is None:
         say("the model writes the text by which it is rounded; --calibrate FILE names another")
         windows = own_text(dense, windows=WINDOWS, tokens=WINDOW)
     layers = dense.config.layers

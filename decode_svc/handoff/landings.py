@@ -19,7 +19,7 @@ from engine.pool.horizon import held
 from engine.pool.pages import PagePool
 from kvtransfer.transfer import Arrived, Pool
 from mesh.messages.jobs import Reason, Ticket
-from mesh.messages.kv_messages import Abort, Commit, Computing, Landed, Landing, Later, Quiet, Ready, Written
+from mesh.messages.kv_messages import Abort, Commit, Computing, Landed, Later, Quiet, Ready, Written
 from mesh.messages.message import Message
 from mesh.rules import Rules
 from mesh.sessions.session import refuse
@@ -91,7 +91,7 @@ class Landings:
         elif request.phase is DecodePhase.RUNNING:
             peer.send(Landed(ticket))
         elif request.landing is not None:
-            peer.send(Landing(ticket, request.landing.first_page, request.landing.pages))
+            peer.send(request.landing.message)
         elif not request.adapter.ready:
             peer.send(Later(ticket))
         else:
@@ -99,8 +99,8 @@ class Landings:
 
     def _land(self, peer: Peer, request: DecodeRequest) -> None:
         """Answer Landing with fresh pages for everything that decode lacks and will read, or Later."""
-        before = self._room.take_shared_before_landing(request)
-        lacking = self._room.lacking(request, before)
+        before, first_windowed = self._room.take_shared_before_landing(request)
+        lacking = sum(lands := self._room.lands(request, before, first_windowed))
         if not self._room.allows(request, lacking):
             self._room.refuse(request)
             self._pages.release(held(before))
@@ -108,26 +108,15 @@ class Landings:
             return
         self._room.pass_over(request)
         owner = PageOwner(request.ticket, peer.incarnation, peer.transport, round=0)
-        pages = self._pages.land(lacking, owner, request.job.salt)
-        assert pages is not None, "room was checked"
+        taken = self._pages.land(lacking, owner, request.job.salt)
+        assert taken is not None, "room was checked"
         request.enter(DecodePhase.LANDING)
-        request.pages = list(before)
-        request.landing = landing = OpenLanding(
-            ticket=request.ticket,
-            writer=peer.incarnation,
-            transport=peer.transport,
-            first_page=len(before),
-            pages=pages,
-            began_seconds=self._loop.time(),
-            progress_seconds=self._loop.time(),
-            valid=[0] * lacking,
-            all_layers=(1 << self.pool.shape.layers) - 1,
-        )
-        places = dict(enumerate(pages, len(before)))
-        receiver = self._sessions.receivers[peer.transport]
-        receiver.open(request.ticket.pack(), places, self._frame_arrived, landing.frame_begins)
+        request.pages, firsts, layers = list(before), (len(before), first_windowed), self.pool.shape.layers
+        landing = OpenLanding.begun(owner, lands, taken, firsts, layers=layers, now=self._loop.time())
+        request.landing, receiver = landing, self._sessions.receivers[peer.transport]
+        receiver.open(request.ticket.pack(), landing.places, self._frame_arrived, landing.frame_begins)
         self.bytes_landed += lacking * self.pool.shape.page_bytes
-        peer.send(Landing(request.ticket, len(before), pages))
+        peer.send(landing.message)
         request.record.lands(landing.began_seconds, lacking, self.pool.shape.page_bytes, peer.transport)
         self._watch(request, landing)
         self._host.wake()
@@ -169,9 +158,9 @@ class Landings:
         if landing.round and landing.commit is None:
             self.spans.admit(request)  # prefill does not repair: decode computes what is missing
             return
-        self.bytes_landed -= len(landing.pages) * self.pool.shape.page_bytes  # prefill declined: it wrote nothing
+        self.bytes_landed -= len(landing.writable) * self.pool.shape.page_bytes  # prefill declined: it wrote nothing
         self._close(request, landing)
-        self._pages.unland(landing.pages)
+        self._pages.unland(landing.writable)
         request.enter(DecodePhase.OPEN)
         request.record.declined(self._loop.time())
         self._host.wake()
@@ -215,12 +204,12 @@ class Landings:
                 "proof": proof,
             },
         )
-        self.bytes_given_up += len(landing.pages) * self.pool.shape.page_bytes
+        self.bytes_given_up += len(landing.writable) * self.pool.shape.page_bytes
         self._close(request, landing)
         if not proof and self.quarantine.needs_proof(self._sessions.receivers[landing.transport]):
-            self.quarantine.add(landing.owner, landing.pages, why)
+            self.quarantine.add(landing.owner, landing.writable, why)
         else:
-            self._pages.unland(landing.pages)
+            self._pages.unland(landing.writable)
         self._sessions.send(landing.writer, Abort(landing.ticket))
 
     def _close(self, request: DecodeRequest, landing: OpenLanding) -> None:

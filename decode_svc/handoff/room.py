@@ -13,7 +13,6 @@ from decode_svc.request.requests import WAITING, DecodePhase, DecodeRequest
 from engine.examining.examined import Seniority
 from engine.pool.horizon import GONE, Horizon, held
 from engine.pool.pages import PagePool
-from engine.step.batch import pages_needed
 from mesh.messages.hashing import block_hashes
 from mesh.messages.jobs import End
 from mesh.messages.reports import Load
@@ -49,32 +48,41 @@ class Room:
         self._lengths = AnswerLengths()
 
     def take_shared(self, request: DecodeRequest) -> tuple[int, ...]:
-        """The pages of this text that the prefix cache has, with a reference taken on each. GONE stands for those that
-        no row behind them reads."""
+        """The pages of this text's beginning that the prefix cache has, with a reference taken on each. GONE stands for
+        those that no row behind them reads."""
         salt, size, last = request.job.cache_salt, self.page_tokens, len(request.tokens) - 1
         hashes = block_hashes(request.tokens, page_tokens=size, numerics=self._numerics, salt=salt)
         if self.horizon.window:
             shared = self._pages.match(hashes, lambda count: self.horizon.first_page(min(count * size, last)))
         else:
             shared = self._pages.match(hashes)
-        request.hashes = hashes[: len(shared)]
+        request.hashes = hashes[: len(shared) // self.horizon.bands]
         return shared
 
-    def take_shared_before_landing(self, request: DecodeRequest) -> tuple[int, ...]:
-        """The same for a text that prefill computes. Only the pages that its last row and later ones read have to land:
-        GONE stands for all before them."""
-        shared, first = self.take_shared(request), self.horizon.first_page(len(request.tokens) - 1)
-        self._pages.release(held(shared[:first]))
-        return (GONE,) * first + shared[first:]
+    def take_shared_before_landing(self, request: DecodeRequest) -> tuple[tuple[int, ...], int]:
+        """The same for a text that prefill computes, and the first stretch that lands whole. Of bands with windows only
+        the pages have to land that the last row and later ones read: GONE stands for all before them."""
+        shared, first = list(self.take_shared(request)), self.horizon.first_page(len(request.tokens) - 1)
+        found = len(shared) // self.horizon.bands
+        unread = self.horizon.behind(0, min(first, found))
+        self._pages.release(held([shared[index] for index in unread]))
+        for index in unread:
+            shared[index] = GONE
+        if not self.horizon.full and first > found:
+            return (*shared, *[GONE] * (first - found)), first
+        return tuple(shared), first
 
-    def lacking(self, request: DecodeRequest, before: Sequence[int]) -> int:
-        """Pages of the text behind these ones."""
-        return pages_needed(len(request.tokens), self.page_tokens) - len(before)
+    def lands(self, request: DecodeRequest, before: Sequence[int], first_windowed: int) -> list[bool]:
+        """For each page of the text behind these ones whether it has to land."""
+        return self.horizon.landing(len(before), self.horizon.whole(len(request.tokens)), first_windowed)
 
     def lacking_here(self, request: DecodeRequest, shared: Sequence[int]) -> int:
-        """The same where this worker computes the text: with windows, only as many as it holds at a time."""
-        most = self.horizon.most_pages(len(request.tokens), self._chunk_tokens)
-        return min(self.lacking(request, shared), max(0, most - len(held(shared))))
+        """Pages of the text behind these ones that this worker needs before it computes them, in whole stretches: with
+        windows, only as many as it holds at a time."""
+        tokens, bands = len(request.tokens), self.horizon.bands
+        lacking = self.horizon.whole(tokens) - len(shared)
+        most = self.horizon.most_pages(tokens, self._chunk_tokens)
+        return min(lacking, -(-max(0, most - len(held(shared))) // bands) * bands)
 
     def largest_need(self, request: DecodeRequest) -> int:
         """Pages that the request holds at a time when it emits all the tokens that it may."""
@@ -107,8 +115,8 @@ class Room:
 
     def growth(self) -> int:
         """Pages that running requests need for their next token."""
-        return sum(
-            r.phase is DecodePhase.RUNNING and r.filled + max(1, r.pending) > len(r.pages) * self.page_tokens
+        return self.horizon.bands * sum(
+            r.phase is DecodePhase.RUNNING and self.horizon.whole(r.filled + max(1, r.pending)) > len(r.pages)
             for r in self._requests.values()
         )
 
@@ -118,17 +126,43 @@ class Room:
         others = [r for r in self._requests.values() if r.phase in HAVE_PAGES]
         if not others or not self._lengths.known:
             return 0
-        if self.horizon.window:
+        if self.horizon.window and not self.horizon.full:
             return sum(self._lacking_later(each, _pages(each)) for each in others) + self._lacking_later(
                 request, lacking
             )
-        own = pages_needed(len(request.tokens), self.page_tokens)
-        growing = [self._growing(each, _pages(each), each.shared) for each in others]
-        return peak_growth([*growing, self._growing(request, own, own)], self.page_tokens)
+        own = self.horizon.stretches(len(request.tokens))
+        if self.horizon.full and request.phase is DecodePhase.LOCAL:
+            own = min(own, len(request.hashes) + lacking // self.horizon.bands)
+        growing = [self._growing(each, self._stretches(each), each.shared) for each in others]
+        stretches = peak_growth([*growing, self._growing(request, own, own)], self.page_tokens)
+        return self.horizon.full * stretches + self.horizon.windowed * self._windowed_growth(
+            [*others, request], stretches
+        )
 
-    def _growing(self, request: DecodeRequest, pages: int, shared: int) -> GrowingRequest:
-        left = self._lengths.left(request.next_position, request.job.sampling.max_tokens)
-        return GrowingRequest(left, len(request.tokens), pages, shared)
+    def _windowed_growth(self, requests: Sequence[DecodeRequest], stretches: int) -> int:
+        """Stretches of which these requests will need pages in bands with windows, when in other bands they need those
+        of `stretches` more: of as many, until one of them has given pages back and so frees fewer at its end."""
+        if not any(request.gone for request in requests):
+            return stretches
+        return sum(
+            max(
+                0,
+                self.horizon.most_stretches(len(each.tokens) + self._left(each), 1) - self._stretches(each) + each.gone,
+            )
+            for each in requests
+        )
+
+    def _growing(self, request: DecodeRequest, stretches: int, shared: int) -> GrowingRequest:
+        return GrowingRequest(self._left(request), len(request.tokens), stretches, shared)
+
+    def _left(self, request: DecodeRequest) -> int:
+        """Tokens that the request will still emit, as far as that can be known."""
+        return self._lengths.left(request.next_position, request.job.sampling.max_tokens)
+
+    def _stretches(self, request: DecodeRequest) -> int:
+        """Stretches of which the request has pages, those that prefill writes included."""
+        landing = len(request.landing.pages) if request.landing is not None else 0
+        return (len(request.pages) + landing) // self.horizon.bands
 
     def _lacking_later(self, request: DecodeRequest, pages: int) -> int:
         """Pages that the request lacks, which has so many, until it holds the most that it will. It gives one back for
@@ -190,4 +224,4 @@ class Room:
 
 def _pages(request: DecodeRequest) -> int:
     """Pages that the request has, those that prefill writes included."""
-    return len(held(request.pages)) + (len(request.landing.pages) if request.landing is not None else 0)
+    return len(held(request.pages)) + (len(request.landing.writable) if request.landing is not None else 0)

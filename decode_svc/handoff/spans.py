@@ -51,7 +51,7 @@ class Spans:
         stated = [
             (index - landing.first_page, checksum)
             for index, checksum in zip(indexes, checksums, strict=True)
-            if 0 <= index - landing.first_page < len(landing.pages)
+            if landing.lands(index)
         ]
         sound = self.check([(landing.pages[place], checksum) for place, checksum in stated], first, layers)
         for (place, _), valid in zip(stated, sound, strict=True):
@@ -91,9 +91,10 @@ class Spans:
         landing = request.landing
         assert landing is not None
         self._sessions.receivers[landing.transport].close(landing.ticket.pack())
-        self._pages.admit(landing.pages)
+        self._pages.admit(landing.writable)
         request.pages += landing.pages
-        request.filled = min((landing.first_page + landing.sound_pages) * self._page_tokens, len(request.tokens))
+        sound = (landing.first_page + landing.sound_pages) // self._horizon.bands * self._page_tokens
+        request.filled = min(sound, len(request.tokens))
         if request.filled == len(request.tokens):
             first = landing.commit.first if landing.commit else None
             if first is None:
@@ -102,8 +103,8 @@ class Spans:
                 request.tokens.append(first.token)
                 request.produced[first.position] = first
                 self.whole += 1
-        elif GONE in request.pages[self._horizon.first_page(request.filled) : request.filled // self._page_tokens]:
-            # the rows that are missing read pages that have not landed: compute the whole text here
+        elif GONE in request.pages[self._horizon.first_page(request.filled) * self._horizon.bands :]:
+            # the rows that are missing read or write pages that have not landed: compute the whole text here
             self._pages.release(held(request.pages))
             request.pages, request.hashes, request.filled = [], [], 0
         self.admitted += 1
@@ -130,5 +131,5 @@ class Spans:
     def _resend(self, landing: OpenLanding, pages: Iterable[int], first: int, layers: int) -> None:
         landing.round += 1
         landing.commit = None
-        self._pages.own(landing.pages, landing.owner)
+        self._pages.own(landing.writable, landing.owner)
         self._sessions.send(landing.writer, Resend(landing.ticket, landing.round, first, layers, tuple(pages)))

@@ -5,6 +5,7 @@ The moves are those of the table "Landing at decode" in docs/protocol.md. `token
 prompt where decode prefills itself (*local*)."""
 
 from asyncio import TimerHandle
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import reduce
@@ -14,10 +15,11 @@ from typing import Protocol
 from decode_svc.request.observed import AttemptRecord
 from decode_svc.speculation.drafts import Drafts
 from engine.adapters.held import MODEL_ALONE, AnyLease
+from engine.pool.horizon import GONE, held
 from engine.step.constraint import Constraint
 from engine.step.plan import Piece
 from mesh.messages.jobs import Job, Reason, Ticket, Token
-from mesh.messages.kv_messages import Commit, Quiet
+from mesh.messages.kv_messages import Commit, Landing, Quiet
 from mesh.messages.reports import Begun
 from mesh.sessions.session import Session
 
@@ -82,15 +84,55 @@ class OpenLanding:
     writer: int  # incarnation of the prefill worker
     transport: str
     first_page: int  # index of the prompt's first page that decode lacks
-    pages: tuple[int, ...]
+    pages: tuple[int, ...]  # from there on to the end; GONE for those that nothing reads, so that they do not land
     began_seconds: float
     progress_seconds: float  # when the last valid span or Computing came
     valid: list[int]  # one bit per layer, for each page
     all_layers: int  # the mask of a valid page
+    first_windowed: int = 0  # the first stretch that lands whole; bands with windows lack those before
     longest_step_ms: int = 0  # prefill's longest step, from Computing
     round: int = 0  # Resends sent
     commit: Commit | None = None  # Commit of this round, once it has come
     filling: dict[int, list[int]] = field(default_factory=dict)  # layers of frames on their way into a page, as masks
+
+    @classmethod
+    def begun(
+        cls,
+        owner: PageOwner,
+        lands: Sequence[bool],
+        taken: Iterable[int],
+        firsts: tuple[int, int],
+        *,
+        layers: int,
+        now: float,
+    ) -> "OpenLanding":
+        """A landing into the pages that were `taken` for it. `firsts`: `first_page` and `first_windowed`; `lands`: for
+        each page of the prompt from the first one on whether it lands."""
+        first_page, first_windowed = firsts
+        fresh, every = iter(taken), layer_mask(0, layers)
+        pages = tuple(next(fresh) if each else GONE for each in lands)
+        valid = [0 if each else every for each in lands]
+        place = owner.ticket, owner.writer, owner.transport, first_page, pages
+        return cls(*place, now, now, valid, every, first_windowed)
+
+    @property
+    def places(self) -> dict[int, int]:
+        """The page of each index that lands."""
+        return {index: page for index, page in enumerate(self.pages, self.first_page) if page != GONE}
+
+    def lands(self, index: int) -> bool:
+        """Is the page of this index one that the ticket may write?"""
+        place = index - self.first_page
+        return 0 <= place < len(self.pages) and self.pages[place] != GONE
+
+    @property
+    def writable(self) -> tuple[int, ...]:
+        """The pages that the ticket may write."""
+        return held(self.pages)
+
+    @property
+    def message(self) -> Landing:
+        return Landing(self.ticket, self.first_page, self.writable, self.first_windowed)
 
     def frame_begins(self, index: int, first_layer: int, layers: int) -> bool:
         """Rule [checksum]: layers are not valid while a frame is received into them. Otherwise decode admits a page
@@ -122,13 +164,14 @@ class OpenLanding:
 
     @property
     def sound_pages(self) -> int:
-        """How many pages from the first on are valid without a gap."""
+        """How many pages from the first on are valid without a gap; those that nothing reads are no gap."""
         return next((i for i, mask in enumerate(self.valid) if mask != self.all_layers), len(self.valid))
 
     @property
     def landed(self) -> tuple[int, int]:
         """(number of valid pairs of page and layer, number of all such pairs)."""
-        return sum(mask.bit_count() for mask in self.valid), len(self.valid) * self.all_layers.bit_count()
+        valid = sum(mask.bit_count() for mask, page in zip(self.valid, self.pages, strict=True) if page != GONE)
+        return valid, len(self.writable) * self.all_layers.bit_count()
 
     @property
     def owner(self) -> PageOwner:
@@ -145,9 +188,9 @@ class DecodeRequest:
     prefill: int | None  # incarnation of the prefill worker; None: local
     phase: DecodePhase = field(init=False)
     pages: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)  # block hashes of the pages that were published or found
+    hashes: list[bytes] = field(default_factory=list)  # block hashes of the stretches that were published or found
     filled: int = 0  # tokens whose KV is in the pages
-    gone: int = 0  # pages at the beginning that were given back, or have never been here
+    gone: int = 0  # stretches at the beginning whose pages behind windows were given back, or have never been here
     produced: dict[int, Token] = field(default_factory=dict)  # position -> token; a later attempt emits them again
     passed: int | None = None  # younger requests that got pages since this one got Later; None: it never did
     shared: int = 0  # pages that the prefix cache had when it got its own

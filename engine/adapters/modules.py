@@ -29,6 +29,8 @@ def adapted_products(config: ModelConfig) -> tuple[AdaptedProduct, ...]:
         place = _PRODUCT.fullmatch(fused.name)
         if place is None or len(fused.sources) > MOST_PARTS:
             continue
+        if place[2] in _ATTENTION and config.latent is not None:
+            continue  # its modules are joined with others
         if place[2] not in _ATTENTION and config.has_experts(int(place[1])):
             continue  # experts are computed for the rows that chose them, and take no deltas
         parts = {source.name.removesuffix(".weight"): source for source in fused.sources}

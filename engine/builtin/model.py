@@ -28,6 +28,7 @@ _ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
 }
 
 
@@ -46,6 +47,7 @@ class ModelShape:
     tied: bool = False
     scaling: tuple[tuple[str, str | float], ...] = ()  # rope scaling as in config.json
     experts: tuple[tuple[str, int], ...] = ()  # fields of config.json about experts
+    more: tuple[tuple[str, int], ...] = ()  # other fields of config.json
 
 
 def _moe(experts: int, chosen: int, width: int) -> tuple[tuple[str, int], ...]:
@@ -70,12 +72,23 @@ _LLAMA3 = (
     ("high_freq_factor", 4.0),
     ("original_max_position_embeddings", 64),
 )
+_YARN = (("rope_type", "yarn"), ("factor", 8.0), ("truncate", False), ("original_max_position_embeddings", 64))
 TINY: dict[str, ModelShape] = {
     "llama2": replace(_TINY, kv_heads=4),
     "llama3": replace(_TINY, theta=5e5, scaling=_LLAMA3),
     "qwen2": replace(_TINY, family="qwen2", theta=1e6, heads=6, head_dim=16, hidden=96),
     "qwen3": replace(_TINY, family="qwen3", theta=1e6, head_dim=32),
     "qwen3_moe": replace(_TINY, family="qwen3_moe", theta=1e6, head_dim=32, experts=_moe(8, 3, 48)),
+    "gpt_oss": replace(
+        _TINY,
+        family="gpt_oss",
+        theta=1.5e5,
+        head_dim=32,
+        ffn=96,
+        scaling=_YARN,
+        experts=(("num_local_experts", 8), ("num_experts_per_tok", 3)),
+        more=(("attention_bias", True), ("sliding_window", 40)),
+    ),
 }
 
 
@@ -112,8 +125,8 @@ def tiny(
     seed: int = 0,
     **changes: Any,
 ) -> Path:
-    """A model for tests: family is llama2, llama3 (rope scaling), qwen2, qwen3 or qwen3_moe; `changes` are fields of
-    ModelShape."""
+    """A model for tests: family is llama2, llama3 (rope scaling), qwen2, qwen3, qwen3_moe or gpt_oss; `changes` are
+    fields of ModelShape."""
     return _make(folder, replace(TINY[family], tied=tied, **changes), seed=seed, dtype=dtype, shards=shards)
 
 
@@ -166,6 +179,7 @@ def _config(shape: ModelShape, dtype: str) -> dict[str, object]:
         "eos_token_id": END,
         "pad_token_id": PAD,
         **dict(shape.experts),
+        **dict(shape.more),
     }
 
 

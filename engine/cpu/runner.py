@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from engine.cpu.drafter import Drafter
 from engine.model.forward import Forward, Product
-from engine.model.page_memory import page_layout, page_memory, window_of
+from engine.model.page_memory import layer_bands, page_layout, page_memory
 from engine.model.rows import RowLimits, Rows
 from engine.model.weights import Floats, Weights
 from engine.pool.page_layout import check_copies
@@ -44,18 +44,20 @@ class CpuRunner:
         cores: tuple[int, ...] = (),
         layer_group: int | None = None,
         product: Product = baton_kernels.product,
+        banded: bool = False,  # layers with windows and layers without lie in pages of their own
     ) -> None:
-        config, layout = weights.config, page_layout(weights, draft, page_tokens)
+        config, bands = weights.config, layer_bands(weights, draft, banded=banded)
+        layout = page_layout(weights, draft, page_tokens, bands)
         self.layers, self.shape, self.page_bytes = layout.layers, layout, layout.page_bytes
         self.layer_bytes = layout.segments[0].layer_bytes  # bytes of one of the model's layers in one page
         pool = np.frombuffer(pool_buffer, np.uint8)
         if not pool.flags.writeable or len(pool) % self.page_bytes or not len(pool):
             raise ValueError(f"the pool has {len(pool)} bytes; give a writable one of whole pages of {self.page_bytes}")
         self._pool, self._pages = pool, len(pool) // self.page_bytes
-        window = window_of(weights, draft)
-        self._limits = RowLimits(config.vocab, config.context, self._pages, page_tokens, self.page_bytes, window)
+        sizes = config.vocab, config.context, self._pages, page_tokens, self.page_bytes
+        self._limits = RowLimits(*sizes, bands.window, bands.count, bands.full)
         self._groups = LayerGroups(config.layers, self.layer_bytes // page_tokens, layer_group)
-        self._forward = Forward(weights, page_memory(pool, layout, page_tokens, segment=0), product)
+        self._forward = Forward(weights, page_memory(pool, layout, page_tokens, segment=0, bands=bands), product)
         self._drafter = None
         if draft is not None:
             pages = page_memory(pool, layout, page_tokens, segment=1)

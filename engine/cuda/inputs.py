@@ -38,8 +38,9 @@ def fill(
             arrays["follows"][row] = followed(piece, last)
     for name in ("starts", "counts", "first_row"):
         arrays[name][:sequences] = getattr(rows, name)
-    used = min(shape.width, rows.tables.shape[1])
-    arrays["tables"][:sequences, :used] = rows.tables[:, :used]
+    (tables,) = rows.tables  # a GPU computes no windows, so all layers lie in the same pages
+    used = min(shape.width, tables.shape[1])
+    arrays["tables"][:sequences, :used] = tables[:, :used]
     arrays["sampled"][:sampled] = rows.sampled
     _fill_sampling(arrays, pieces, shape, limits.vocab)
 

@@ -17,6 +17,7 @@ from engine.formats.errors import ModelError
 from engine.model.drafts import check_draft
 from engine.model.floor import NO_FLOOR, MeasuredFloor
 from engine.model.paths import VARIABLE
+from engine.pool.bands import ONE_BAND, LayerBands
 from engine.selftest.identity import Identity
 from mesh.messages.page_shape import PageShape
 
@@ -43,8 +44,8 @@ class CudaModel:
         return self.context_tokens  # a draft with a shorter context is refused on a GPU
 
     @property
-    def window_tokens(self) -> int:
-        return 0  # windows that hide a token are refused on a GPU
+    def bands(self) -> LayerBands:
+        return ONE_BAND  # windows that hide a token are refused on a GPU
 
     @property
     def weights_bytes(self) -> int:

@@ -40,7 +40,7 @@ class Examinations:
         drafts: bool = False,  # the model has a draft, which reads every prompt too
         publish: bool = True,  # other prompts may share the pages that examinations fill
     ) -> None:
-        self._pages, self._page_tokens, self._numerics = pages, page_tokens, numerics
+        self._pages, self._page_tokens, self._numerics, self._bands = pages, page_tokens, numerics, pages.bands.count
         self._priority_seconds, self._outbox, self._wake = priority_seconds, outbox, wake
         self._drafts, self._publish = drafts, publish
         self._adapters, self._places_first = adapters or no_adapters(), places_first
@@ -130,7 +130,7 @@ class Examinations:
         shared = () if exam.needs_every_row else self._pages.match(exam.hashes[: (len(tokens) - 1) // size])
         fresh = self._pages.take(self._needed(exam) - len(shared), exam.job.salt)
         assert fresh is not None, "room was checked"
-        exam.pages, exam.cached = (*shared, *fresh), len(shared) * size
+        exam.pages, exam.cached = (*shared, *fresh), len(shared) // self._bands * size
         exam.done = exam.cached
         exam.enter(ExamPhase.COMPUTING)
         exam.adapter.want()
@@ -142,7 +142,7 @@ class Examinations:
                 self._stop(exam)
 
     def _needed(self, exam: ExaminedPrompt) -> int:
-        return pages_needed(exam.total, self._page_tokens)
+        return self._bands * pages_needed(exam.total, self._page_tokens)
 
     # ---- steps
 
@@ -168,7 +168,7 @@ class Examinations:
             key=chunk.key,
             tokens=tokens[chunk.first : stop],
             start=chunk.first,
-            pages=exam.pages[: pages_needed(stop, self._page_tokens)],
+            pages=exam.pages[: self._bands * pages_needed(stop, self._page_tokens)],
             drafting=Drafting(chunk.first) if self._drafts else None,
             wanted=exam.wanted(chunk),
             adapter=exam.adapter.weights,
@@ -212,9 +212,9 @@ class Examinations:
             exam.leg.note(exam.company.attributes)
             sizes = {semconv.TOKENS: len(piece.tokens), semconv.CACHED: exam.cached}
             exam.leg.event(semconv.CHUNK, self._loop.time(), sizes)
-        for page, digest in zip(exam.pages, exam.hashes[: exam.done // self._page_tokens], strict=False):
-            if self._publish:
-                self._pages.publish(page, digest)
+        full = exam.pages[: exam.done // self._page_tokens * self._bands]
+        for index, page in enumerate(full) if self._publish else ():
+            self._pages.publish(page, exam.hashes[index // self._bands], index % self._bands)
 
     def _reported(self, exam: ExaminedPrompt, report: RowsReport) -> None:
         exam.pooled = report.pooled

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from engine.families.family import Family
+from engine.families.family import Experts, Family
 from engine.families.fields import DAMAGED, ConfigFields
 
-_COUNTS = ("num_experts", "num_local_experts")  # two names of one field
+_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")  # names of one field
 
 
 def read_experts(fields: ConfigFields, family: Family) -> dict[str, Any]:
@@ -21,9 +21,19 @@ def read_experts(fields: ConfigFields, family: Family) -> dict[str, Any]:
         "experts_per_token": chosen,
         "expert_ffn": fields.positive(row.width, row.default_width or None),
         "experts_normalised": fields.flag(row.normalised, False) if isinstance(row.normalised, str) else row.normalised,
-        "shared_ffn": fields.positive(row.shared, row.default_shared) if row.shared else 0,
-        "dense_layers": _dense_layers(fields) if row.some_layers else (),
+        "experts_factor": fields.number(row.factor, 1.0) if row.factor else 1.0,
+        "shared_ffn": _shared(fields, row),
+        "shared_gated": row.shared_gated,
+        "dense_layers": _dense_layers(fields, row),
     }
+
+
+def _shared(fields: ConfigFields, row: Experts) -> int:
+    """The width of the expert that computes every row; 0: there is none."""
+    if not row.shared:
+        return 0
+    width = fields.positive(row.shared, row.default_shared)
+    return width * fields.positive(row.shared_each, row.default_width) if row.shared_each else width
 
 
 def _count(fields: ConfigFields, default: int) -> int:
@@ -34,9 +44,18 @@ def _count(fields: ConfigFields, default: int) -> int:
     return counts[0]
 
 
-def _dense_layers(fields: ConfigFields) -> tuple[int, ...]:
-    """The layers that have one MLP: those of `mlp_only_layers`, and all but each decoder_sparse_step-th."""
-    layers, step = fields.positive("num_hidden_layers"), fields.positive("decoder_sparse_step", 1)
+def _dense_layers(fields: ConfigFields, row: Experts) -> tuple[int, ...]:
+    """The layers that have one MLP: the first ones, those of `mlp_only_layers`, or all but each decoder_sparse_step-th,
+    as the family says."""
+    layers = fields.positive("num_hidden_layers")
+    if row.dense_first:
+        first = fields.raw.get(row.dense_first, 0)
+        if type(first) is not int or first < 0:
+            fields.refuse(row.dense_first, f"{first!r} is not a whole number of layers", DAMAGED)
+        return tuple(range(min(first, layers)))
+    if not row.some_layers:
+        return ()
+    step = fields.positive("decoder_sparse_step", 1)
     listed = fields.raw.get("mlp_only_layers") or []
     if not isinstance(listed, list) or not all(type(layer) is int for layer in listed):
         fields.refuse("mlp_only_layers", f"{listed!r} is not a list of layers", DAMAGED)

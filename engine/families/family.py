@@ -60,9 +60,18 @@ class Experts:
     shared: str = ""  # field with the width of the expert that computes every row; empty: the family has none
     default_shared: int = 0
     some_layers: bool = False  # decoder_sparse_step and mlp_only_layers say which layers have experts
+    dense_first: str = ""  # field: so many layers at the beginning have no experts
+    shared_each: str = ""  # `shared` counts experts of this width, a field's; empty: `shared` is the width itself
+    shared_block: str = "shared_expert"
+    shared_gated: bool = True  # the expert that computes every row is weighed by a gate of its own
+    factor: str = ""  # field: the weights of a row's experts are multiplied by it
     block: str = "mlp"  # name of the block in checkpoints where matrices have a tensor each
-    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")
+    gate_up: tuple[str, ...] = ("gate_proj", "up_proj")  # one name: gate and up alternate, output by output
     down: str = "down_proj"
+    router: str = "gate"
+    biases: bool = False  # the router and each expert's products have them
+    inputs_first: bool = False  # a tensor for all experts is [experts, inputs, outputs]
+    activation: str = ""  # what experts compute between their products, whatever `Family.activation` calls it
 
 
 class Windows(Enum):
@@ -83,6 +92,7 @@ class Ropes:
     local_field: str = ""  # field of that base in old folders
     original_context: int = 0  # where config.json leaves original_max_position_embeddings out; 0: the context
     names: tuple[tuple[str, str], ...] = ()  # other names of kinds, which this family gives them
+    parameters: tuple[tuple[str, str | float | bool], ...] = ()  # where config.json leaves all of them out
     without: str = ""  # field with a number per layer: 0 where the layer has no rope
     without_interval: str = ""  # field: each so-many-th layer has none, where the former field is left out
 
@@ -113,12 +123,14 @@ class Family:
     experts: Experts | None = None
     ropes: Ropes = Ropes()
     scalars: Scalars = Scalars()
+    latent: bool = False  # keys and values are made of a latent
     windows: Windows = Windows.NONE
     default_window: int | None = None  # where config.json leaves sliding_window out
     window_period: int = (
         0  # TYPED: each so-many-th layer sees everything, where `layer_types` is left out; 0: none does
     )
     period_field: str = ""  # field of that number
+    sinks: bool = False  # each head has a score beside those of the slots, which takes its share and adds nothing
     kv_heads: int = 0  # where config.json leaves num_key_value_heads out; 0: as many as heads
     head_dim: int = 0  # where it leaves head_dim out; 0: hidden_size / num_attention_heads
     activation: str = "hidden_act"
@@ -126,3 +138,4 @@ class Family:
     old_activations: tuple[tuple[str, str], ...] = ()  # names by which old folders mean another function
     tied: bool = False  # where it leaves tie_word_embeddings out
     refused: tuple[str, ...] = ()  # fields that must be off, since they change the computation
+    fixed: tuple[tuple[str, float | str], ...] = ()  # fields that must have this value or be left out

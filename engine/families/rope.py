@@ -49,7 +49,7 @@ def read_rope(fields: ConfigFields, family: Family, head_dim: int, context: int,
         theta = fields.number("rope_theta", family.ropes.theta)
         return _rope(reading, "rope_parameters", {"rope_theta": theta} | parameters)
     field = "rope_scaling" if fields.raw.get("rope_scaling") else "rope_parameters"
-    scaling = fields.raw.get(field) or {}
+    scaling = dict(family.ropes.parameters) if fields.raw.get(field) is None else fields.raw[field] or {}
     if not isinstance(scaling, dict) or any(isinstance(value, dict) for value in scaling.values()):
         fields.refuse(field, "is not one flat set of numbers")
     theta = fields.number("rope_theta", family.ropes.theta)
@@ -123,12 +123,10 @@ def _yarn(reading: _Reading, scaling: dict[str, Any], theta: float, whole: dict[
     fields, original = reading.fields.inside(scaling), _original_context(reading, scaling)
     factor = fields.number("factor", reading.context / original)
 
-    def stretch(weight: float) -> Decimal:
-        return 1 + Decimal("0.1") * Decimal(weight) * _ln(factor) if factor > 1 else Decimal(1)
-
-    attention = float(stretch(1.0))
+    attention = float(stretch(factor, 1.0))
     if scaling.get("mscale") and scaling.get("mscale_all_dim"):
-        attention = float(stretch(fields.number("mscale")) / stretch(fields.number("mscale_all_dim")))
+        weights = fields.number("mscale"), fields.number("mscale_all_dim")
+        attention = float(stretch(factor, weights[0]) / stretch(factor, weights[1]))
     return Rope(
         theta,
         "yarn",
@@ -161,6 +159,11 @@ def _longrope(reading: _Reading, scaling: dict[str, Any], theta: float, whole: d
         factors=long if reading.served > original else short,
         **whole,
     )
+
+
+def stretch(factor: float, weight: float) -> Decimal:
+    """The factor of attention in a context that yarn has made so many times as long."""
+    return 1 + Decimal("0.1") * Decimal(weight) * _ln(factor) if factor > 1 else Decimal(1)
 
 
 def _ln(number: float) -> Decimal:

@@ -4,6 +4,7 @@ The tensors of a module say how it is quantized: those that the folder's `ignore
 was made for 16-bit activations; here its integers meet 8-bit ones, which the numerics class says."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from baton_kernels import Integers, MatrixForm
 from engine.formats.errors import ModelError
 from engine.formats.factors import progressive
 from engine.formats.fp8 import fp8_matrix
-from engine.formats.mxfp4 import BLOCK, MXFP4, halved_powers
+from engine.formats.mxfp4 import BLOCK, mxfp4_matrix
 from engine.formats.parts import AGAIN, DTYPES_OF_SCALES, Module, modules, scale_type, unpacked
 from engine.formats.stored import Stored, StoredMatrix, Tensor
 
@@ -69,12 +70,8 @@ def _mxfp4(module: Module) -> StoredMatrix:
         raise ModelError(module.path, f"{module.name}.weight_packed", f"has {k} inputs, no blocks of {BLOCK}", AGAIN)
     packed = module.take("weight_packed", ("u8",), (n, half))
     powers = module.take("weight_scale", ("u8",), (n, k // BLOCK))
-
-    def read() -> Integers:
-        nibbles = np.stack([packed & 15, packed >> 4], axis=2).reshape(n, k)
-        return Integers(MXFP4, nibbles.astype(np.int8), halved_powers(powers))
-
-    return StoredMatrix(module.path, "compressed-tensors-mxfp4", (n, k), MXFP4, module.raw(), read)
+    name, dtype = f"{module.name}.weight_scale", "compressed-tensors-mxfp4"
+    return replace(mxfp4_matrix(module.path, name, dtype, packed, powers), raw=module.raw())
 
 
 def _packed(module: Module) -> StoredMatrix:

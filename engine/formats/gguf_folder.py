@@ -11,12 +11,13 @@ from pathlib import Path
 from blake3 import blake3
 
 from engine.formats.errors import ModelError
+from engine.formats.gguf_config import config_of
 from engine.formats.gguf_file import read_gguf
-from engine.formats.gguf_names import config_of, named
+from engine.formats.gguf_names import named
 from engine.formats.gguf_tokenizer import tokenizer_files
 
 WEIGHTS = "model.gguf"
-_RECIPE = 2  # raised whenever the files are written otherwise
+_RECIPE = 3  # raised whenever the files are written otherwise
 
 
 def folder_of_gguf(file: Path, cache: Path) -> Path:

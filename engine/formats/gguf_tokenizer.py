@@ -16,9 +16,11 @@ _LLAMA3 = (
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
-_WORDS = {"llama-bpe": _LLAMA3, "llama3": _LLAMA3, "smaug-bpe": _LLAMA3, "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2}
-_SINGLE_DIGITS = ("smollm", "refact", "command-r")  # GPT-2's rule, and each digit alone
-_GPT2 = ("gpt-2", "default")
+_WHOLE_WORDS = ("llama-bpe", "llama3", "smaug-bpe")  # words of the vocabulary are tokens, whatever the merges say
+_WORDS = dict.fromkeys((*_WHOLE_WORDS, "dbrx", "glm4", "chatglm-bpe"), _LLAMA3)
+_WORDS |= dict.fromkeys(("qwen2", "deepseek-r1-qwen", "stablelm2"), _QWEN2)
+_SINGLE_DIGITS = ("smollm", "refact", "command-r", "starcoder")  # GPT-2's rule, and each digit alone
+_GPT2 = ("gpt-2", "default", "olmo")
 _IDS = {
     "bos_token": "bos_token_id",
     "eos_token": "eos_token_id",
@@ -90,12 +92,11 @@ def _byte_level(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
         known = ", ".join((*_WORDS, *_SINGLE_DIGITS, *_GPT2))
         raise ModelError(file.path, "tokenizer.ggml.pre", f"{rule!r} is unknown; there are {known}", _TAKE)
     merges = [_pair(file, merge) for merge in file.take("tokenizer.ggml.merges", list)]
-    llama3 = _WORDS.get(rule) is _LLAMA3
     return {
         "normalizer": {"type": "NFC"} if _WORDS.get(rule) is _QWEN2 else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
         "decoder": bytes_,
-        "model": _bpe(tokens, merges, ignore_merges=llama3),
+        "model": _bpe(tokens, merges, ignore_merges=rule in _WHOLE_WORDS),
         "post": {**bytes_, "trim_offsets": False},
     }
 

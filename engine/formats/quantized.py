@@ -14,6 +14,7 @@ from engine.formats.bitsandbytes import read_bitsandbytes
 from engine.formats.compressed import read_compressed
 from engine.formats.errors import ModelError
 from engine.formats.fp8 import read_fp8
+from engine.formats.mxfp4 import read_mxfp4
 from engine.formats.stored import Stored, Tensor
 from mesh.config.small_files import read_small
 
@@ -25,6 +26,7 @@ _READERS: dict[str, Reader] = {
     "gptq": read_gptq,
     "fp8": read_fp8,
     "bitsandbytes": read_bitsandbytes,
+    "mxfp4": read_mxfp4,
 }
 _KV = {"int of 8 bits": "int8", "float of 8 bits": "fp8"}  # by a kv_cache_scheme
 

@@ -18,6 +18,7 @@ class Tensor:
     path: Path  # the file it stands in
     dtype: str  # fp32 | fp16 | bf16
     values: NDArray[Any]  # bf16 as uint16
+    added: float = 0.0  # what the values contain already of the number that the family adds to each
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,7 +58,33 @@ class WidenedMatrix:
         return self.shape[0] * self.shape[1]
 
 
-Stored = Tensor | StoredMatrix | WidenedMatrix
+@dataclass(frozen=True, slots=True)
+class MadeMatrix:
+    """A matrix that is made of others in the checkpoint, when it is packed."""
+
+    sources: tuple[Tensor, ...]
+    shape: tuple[int, int]
+    read: Callable[[], NDArray[np.float32]]
+
+    @property
+    def path(self) -> Path:
+        return self.sources[0].path
+
+    @property
+    def dtype(self) -> str:
+        return self.sources[0].dtype
+
+    @property
+    def size(self) -> int:
+        return self.shape[0] * self.shape[1]
+
+
+Stored = Tensor | StoredMatrix | WidenedMatrix | MadeMatrix
+
+
+def is_quantized(stored: Stored) -> bool:
+    """Whether the checkpoint holds the matrix in fewer bits than its numbers have."""
+    return isinstance(stored, StoredMatrix | WidenedMatrix)
 
 
 def widened(tensor: Tensor) -> NDArray[np.float32]:

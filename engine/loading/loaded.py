@@ -15,9 +15,10 @@ from engine.formats.quantized import kv_of
 from engine.model.drafts import check_draft
 from engine.model.floor import CpuFloor, MeasuredFloor
 from engine.model.forward import Product
-from engine.model.page_memory import page_layout, window_of
+from engine.model.page_memory import layer_bands, page_layout
 from engine.model.weights import Weights, open_weights
 from engine.model.work import ModelWork
+from engine.pool.bands import LayerBands
 from engine.quantization.cached import in_four_bits
 from engine.selftest.identity import Identity, identify
 from engine.selftest.run import check_draft_kernels
@@ -51,8 +52,8 @@ class LoadedModel(Protocol):
         """Tokens of a request within which its draft can propose; without a draft, all."""
 
     @property
-    def window_tokens(self) -> int:
-        """Slots that a row may read, its own the last, where all layers have windows; 0: all."""
+    def bands(self) -> LayerBands:
+        """How its layers lie in pages."""
 
     @property
     def weights_bytes(self) -> int:
@@ -80,10 +81,11 @@ class CpuModel:
     page_tokens: int
     draft: Weights | None = None  # changes no token, so the identity does not contain it
     product: Product = baton_kernels.product
+    banded: bool = False  # layers with windows and layers without lie in pages of their own
 
     @property
     def shape(self) -> PageShape:
-        return page_layout(self.weights, self.draft, self.page_tokens)
+        return page_layout(self.weights, self.draft, self.page_tokens, self.bands)
 
     @property
     def body(self) -> str:
@@ -99,8 +101,8 @@ class CpuModel:
         return min(model.config.context for model in (self.weights, self.draft) if model is not None)
 
     @property
-    def window_tokens(self) -> int:
-        return window_of(self.weights, self.draft)
+    def bands(self) -> LayerBands:
+        return layer_bands(self.weights, self.draft, banded=self.banded)
 
     @property
     def weights_bytes(self) -> int:
@@ -129,6 +131,7 @@ class CpuModel:
             cores=cores,
             layer_group=layer_group,
             product=self.product,
+            banded=self.banded,
         )
 
 
@@ -144,9 +147,11 @@ def load_on(
     threads: int = 0,
     quantize: str = "",
     kv_dtype: str = "auto",
+    banded: bool = False,
 ) -> LoadedModel:
     """`context_tokens`: what a request may have at most; 0: as many as the model allows. `threads`: how many compute,
-    so that the self-test divides its work as later steps do; 0: as many as before."""
+    so that the self-test divides its work as later steps do; 0: as many as before. `banded`: layers with windows and
+    layers without lie in pages of their own, so that texts give the former back; GPUs compute no windows."""
     wanted: dict[str, Any] = {
         "product_path": product_path,
         "page_tokens": page_tokens,
@@ -154,7 +159,8 @@ def load_on(
         "context_tokens": context_tokens,
     }
     if device == "cpu":
-        return load_model(folder, cache_folder, threads=threads, quantize=quantize, kv_dtype=kv_dtype, **wanted)
+        wanted |= {"threads": threads, "quantize": quantize, "kv_dtype": kv_dtype, "banded": banded}
+        return load_model(folder, cache_folder, **wanted)
     found = find_gpu()
     if found.gpu is None or found.why_not:
         raise ModelError(
@@ -176,6 +182,7 @@ def load_model(
     threads: int = 0,
     quantize: str = "",
     kv_dtype: str = "auto",
+    banded: bool = False,
 ) -> CpuModel:
     """`kv_dtype`: how pages hold keys and values, int8 or fp8; auto: as the folder says, or as they are computed."""
     if threads:
@@ -188,7 +195,7 @@ def load_model(
     draft_weights = None if draft is None else _open_draft(draft, cache_folder, weights, folder, quantize)
     if draft_weights is not None:
         check_draft_kernels(draft_weights, page_tokens)
-    return CpuModel(weights, identify(weights, page_tokens), page_tokens, draft_weights)
+    return CpuModel(weights, identify(weights, page_tokens), page_tokens, draft_weights, banded=banded)
 
 
 def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: Path, quantize: str) -> Weights:

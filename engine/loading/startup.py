@@ -12,15 +12,23 @@ from engine.adapters.held import HeldAdapters, open_adapters
 from engine.adapters.reading import base_model, read_adapter
 from engine.cuda.device import find_gpu
 from engine.loading.loaded import LoadedModel, load_on
+from engine.loading.worker_engine import WorkerEngine
 from engine.model.config import read_config
+from engine.pool.pages import Clear, PagePool
 from engine.step.adapted import AdapterWeights
 from engine.step.constraint import Masker, open_masker
+from engine.step.plan import Runner
+from engine.step.timed_runner import TimedRunner
 from mesh.config import host
 from mesh.config.config_checks import ConfigError
 from mesh.config.worker_config import WorkerConfig
 from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import Tier
 from mesh.messages.reports import Hello, Load, PrefixChange
+from mesh.network.interface import Network
+from mesh.rules import Rules
+from mesh.sessions.membership import Membership
+from mesh.sessions.step_times import StepTimes
 
 log = logging.getLogger("baton.adapters")
 
@@ -40,6 +48,7 @@ async def load_configured(config: WorkerConfig) -> LoadedModel:
         threads=config.thread_count,
         quantize=config.quantize,
         kv_dtype=config.kv_dtype,
+        banded=True,
     )
 
 
@@ -90,6 +99,40 @@ async def open_held(config: WorkerConfig) -> HeldAdapters | None:
     return await open_adapters(in_thread, named, places=config.max_loras, most_bytes=config.lora_bytes)
 
 
+async def engine_of(
+    config: WorkerConfig, model: LoadedModel, runner: Runner, steps: StepTimes, *, pages: int, clear: Clear
+) -> WorkerEngine:
+    """All that the worker computes with: its runner, which `steps` times, and a pool of so many pages."""
+    adapters, masker = await open_held(config), await open_masks(config)
+    return WorkerEngine(
+        runner=TimedRunner(runner, steps),
+        pages=PagePool(pages, cache=config.prefix_cache, clear=clear, bands=model.bands),
+        floor=model.floor,
+        masker=masker,
+        adapters=adapters,
+    )
+
+
+def membership(
+    tier: Tier,
+    incarnation: int,
+    config: WorkerConfig,
+    model: LoadedModel,
+    *,
+    network: Network,
+    pages: PageReach,
+    rules: Rules,
+) -> Membership:
+    return Membership(
+        network=network,
+        hello=worker_hello(tier, incarnation, config, model, pages),
+        gateways=config.gateways,
+        metrics=config.metrics,
+        trace_steps=config.trace_steps,
+        rules=rules,
+    )
+
+
 def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: LoadedModel, pages: PageReach) -> Hello:
     """Hello with everything known before the worker serves. The worker adds its address, load and prefix cache."""
     return Hello(
@@ -102,7 +145,10 @@ def worker_hello(tier: Tier, incarnation: int, config: WorkerConfig, model: Load
         model_hash=model.identity.model_hash,
         page_tokens=config.page_tokens,
         context_tokens=model.context_tokens,
-        window_tokens=model.window_tokens,
+        window_tokens=model.bands.window,
+        windowed_bands=model.bands.count - model.bands.full if model.bands.full else 0,
+        full_bands=model.bands.full,
+        chunk_tokens=config.chunk_tokens,
         load=Load(),
         prefix=PrefixChange(0),
         name=config.name,

@@ -14,6 +14,7 @@ from blake3 import blake3
 from engine.families.experts import read_experts
 from engine.families.family import Family, Norms, Setting
 from engine.families.fields import DAMAGED, ConfigFields
+from engine.families.latent import MOST_DIM, Latent, latent_scale, read_latent
 from engine.families.rope import Rope, layers_without_rope, read_local_rope, read_rope
 from engine.families.table import ARCHITECTURES, FAMILIES
 from engine.families.windows import read_windows, sliding_layers
@@ -44,7 +45,7 @@ class ModelConfig:
     norm: str = "rms"  # rms | layer
     qk_norm_width: bool = False  # the norms of queries and keys are over all heads together
     mlp_bias: bool = False
-    activation: str = "silu"  # silu | gelu_tanh
+    activation: str = "silu"  # silu | gelu_tanh | clamped_swiglu
     embedding_scale: float = 1.0
     attention_scale: float = 0.0  # what scores are multiplied by; 0: 1 / root of head_dim
     attention_cap: float = 0.0  # 0: none
@@ -61,6 +62,9 @@ class ModelConfig:
     experts_normalised: bool = False  # the weights of a row's experts are divided by their sum
     shared_ffn: int = 0  # width of the expert that computes every row; 0: there is none
     dense_layers: tuple[int, ...] = ()
+    experts_factor: float = 1.0  # the weights of a row's experts are multiplied by it
+    shared_gated: bool = True  # the expert that computes every row is weighed by a gate of its own
+    latent: Latent | None = None  # keys and values are made of it; `head_dim` and `kv_heads` are then those over it
     windows: tuple[int, ...] = ()  # for each layer how many slots a token sees, 0: all; empty: no layer has a window
 
     @property
@@ -139,13 +143,8 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
     hidden, heads = given.positive("hidden_size"), given.positive("num_attention_heads")
     layers, biases = given.positive("num_hidden_layers"), family.biases
     _refuse(given, family)
-    absent = heads if "num_key_value_heads" in given.raw else family.kv_heads or heads
-    kv_heads = given.positive("num_key_value_heads", absent)
-    head_dim = given.positive("head_dim", family.head_dim or hidden // heads)
-    if heads % kv_heads:
-        given.refuse("num_key_value_heads", f"{kv_heads} does not divide {heads} heads", DAMAGED)
-    if head_dim % 16 or head_dim > 256:
-        given.refuse("head_dim", f"{head_dim} is not a multiple of 16 up to 256", "Serve another model.")
+    latent = read_latent(given, family)
+    kv_heads, head_dim = (1, latent.dim) if latent is not None else _heads(given, family, hidden, heads)
     without = layers_without_rope(given, family, layers)
     sliding = sliding_layers(given, family) if family.ropes.local_theta else ()
     return ModelConfig(
@@ -159,7 +158,7 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
         ffn=given.positive("intermediate_size"),
         context=context,
         eps=given.number(family.norms.eps, family.norms.default_eps),
-        rope=read_rope(given, family, head_dim, context, served),
+        rope=_rope(given, family, head_dim, context, served, latent),
         tied=given.flag("tie_word_embeddings", family.tied),
         qkv_bias=_setting(given, biases.qkv, biases.default),
         o_bias=_setting(given, biases.output, biases.default),
@@ -172,9 +171,29 @@ def read_config(folder: Path, *, context_tokens: int = 0) -> ModelConfig:
         local_layers=tuple(layer for layer, local in enumerate(sliding) if local),
         no_rope_layers=tuple(layer for layer, none in enumerate(without) if none),
         windows=read_windows(given, family, served),
-        **_scalars(given, family, hidden),
+        latent=latent,
+        **_scalars(given, family, hidden)
+        | ({} if latent is None else {"attention_scale": latent_scale(given, latent)}),
         **read_experts(given, family),
     )
+
+
+def _heads(given: ConfigFields, family: Family, hidden: int, heads: int) -> tuple[int, int]:
+    """How many heads have keys and values, and how many elements a head has."""
+    absent = heads if "num_key_value_heads" in given.raw else family.kv_heads or heads
+    kv_heads = given.positive("num_key_value_heads", absent)
+    head_dim = given.positive("head_dim", family.head_dim or hidden // heads)
+    if heads % kv_heads:
+        given.refuse("num_key_value_heads", f"{kv_heads} does not divide {heads} heads", DAMAGED)
+    if head_dim % 16 or head_dim > MOST_DIM:
+        given.refuse("head_dim", f"{head_dim} is not a multiple of 16 up to {MOST_DIM}", "Serve another model.")
+    return kv_heads, head_dim
+
+
+def _rope(given: ConfigFields, family: Family, head_dim: int, context: int, served: int, latent: Latent | None) -> Rope:
+    if latent is None:
+        return read_rope(given, family, head_dim, context, served)
+    return replace(read_rope(given, family, latent.rotated, context, served), dim=latent.rotated)
 
 
 _LATER = frozenset(one.name for one in fields(ModelConfig)[15:])  # fields that Llama's hash does not contain
@@ -208,6 +227,9 @@ def _refuse(given: ConfigFields, family: Family) -> None:
     for field in family.refused:
         if given.raw.get(field):
             given.refuse(field, "is on")
+    for field, value in family.fixed:
+        if given.raw.get(field) not in (None, value):
+            given.refuse(field, f"{given.raw[field]!r} is not {value!r}")
     if family.biases.mlp != "mlp_bias" and given.raw.get("mlp_bias"):
         given.refuse("mlp_bias", "is on")
 
@@ -216,6 +238,10 @@ def _activation(given: ConfigFields, family: Family) -> str:
     name = given.raw.get(family.activation, family.default_activation)
     if isinstance(name, str):
         name = dict(family.old_activations).get(name, name)
+    if family.experts is not None and (own := family.experts.activation):
+        if name != family.default_activation:
+            given.refuse(family.activation, f"{name!r} is not {family.default_activation}")
+        return own
     if name not in ACTIVATIONS:
         given.refuse(family.activation, f"{name!r} is not one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]

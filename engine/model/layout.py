@@ -10,9 +10,10 @@ import numpy as np
 
 from engine.formats.checkpoint import Checkpoint
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, Tensor
+from engine.formats.stored import Stored, Tensor, is_quantized
 from engine.model.config import ModelConfig
 from engine.model.expert_tensors import separated
+from engine.model.latent_tensors import KEY, OUTPUTS, QUERIES, VALUE, over_latents
 
 _IGNORED = (".rotary_emb.inv_freq",)  # a table in old checkpoints, which is computed here
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -25,6 +26,7 @@ class TensorSource:
     rows: int  # rows of a matrix, or length of a vector
     columns: int = 0  # 0: a vector
     turned_heads: int = 0  # its first rows are heads that are rotated: their rows are put into the kernels' order
+    alternating: bool = False  # its rows belong in turn to gate and to up, which are put one behind the other
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -86,7 +88,7 @@ def same_values(one: Stored, other: Stored) -> bool:
 
 def read_tensors(config: ModelConfig, checkpoint: Checkpoint) -> dict[str, Stored]:
     """Exactly the tensors that the model needs, in the right shapes. Any other tensor must be known to be useless."""
-    checkpoint = separated(config, checkpoint)
+    checkpoint = over_latents(config, separated(config, checkpoint))
     sources = [source for fused in fused_tensors(config) for source in fused.sources]
     tensors = {
         source.name: checkpoint.take(_stored(source.name, config, checkpoint), source.shape) for source in sources
@@ -110,7 +112,7 @@ def weights_dtype(config: ModelConfig, tensors: dict[str, Stored]) -> str:
     widened exactly."""
     matrices = [fused for fused in fused_tensors(config) if fused.is_matrix and not fused.exact]
     products = [source.name for fused in matrices for source in fused.sources]
-    if not all(isinstance(tensors[name], Tensor) for name in products):
+    if any(is_quantized(tensors[name]) for name in products):
         return "+".join(sorted({tensors[name].dtype for name in products}))
     dtype = tensors[products[0]].dtype
     for name in products:
@@ -132,13 +134,19 @@ def _layer(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     for place, norm in places.items():
         if norm:
             yield from _norm(config, f"{name}{place}", f"{source}{norm}", hidden)
+    if config.latent is not None:
+        latent = TensorSource(f"{attention}kv_a_layernorm.weight", config.latent.rank)
+        yield Fused(f"{name}latent_norm", (latent,), norms.added)
     yield from _linear(f"{name}qkv", _qkv(config, attention), hidden, config.qkv_bias)
     if config.qk_norm:
         for part, heads in (("q", config.heads), ("k", config.kv_heads)):
             turned = heads if config.qk_norm_width else 1
             one = TensorSource(f"{attention}{part}_norm.weight", turned * config.head_dim, turned_heads=turned)
             yield Fused(f"{name}{part}_norm", (one,), norms.added)
-    yield from _linear(f"{name}o", [TensorSource(f"{attention}o_proj", hidden)], config.q_width, config.o_bias)
+    if config.row.sinks:
+        yield Fused(f"{name}sinks", (TensorSource(f"{attention}sinks", config.heads),))
+    outputs = "o_proj" if config.latent is None else OUTPUTS
+    yield from _linear(f"{name}o", [TensorSource(f"{attention}{outputs}", hidden)], config.q_width, config.o_bias)
 
 
 def _mlp(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
@@ -154,20 +162,26 @@ def _experts(config: ModelConfig, source: str, name: str) -> Iterator[Fused]:
     row, hidden, width = config.row.experts, config.hidden, config.expert_ffn
     assert row is not None
     block, each = f"{source}{row.block}.", range(config.experts)
+    alternating = len(row.gate_up) == 1
     gate_up = [
-        TensorSource(f"{block}experts.{one}.{part}.weight", width, hidden) for one in each for part in row.gate_up
+        TensorSource(f"{block}experts.{one}.{part}", 2 * width // len(row.gate_up), alternating=alternating)
+        for one in each
+        for part in row.gate_up
     ]
-    down = [TensorSource(f"{block}experts.{one}.{row.down}.weight", hidden, width) for one in each]
-    router = [TensorSource(f"{block}gate.weight", config.experts, hidden)]
+    down = [TensorSource(f"{block}experts.{one}.{row.down}", hidden) for one in each]
+    router = [TensorSource(f"{block}{row.router}.weight", config.experts, hidden)]
     if config.shared_ffn:
-        shared = f"{block}shared_expert."
-        router.append(TensorSource(f"{block}shared_expert_gate.weight", 1, hidden))
+        shared = f"{block}{row.shared_block}."
+        if row.shared_gated:
+            router.append(TensorSource(f"{block}{row.shared_block}_gate.weight", 1, hidden))
         parts = [TensorSource(f"{shared}{part}", config.shared_ffn) for part in row.gate_up]
         yield from _linear(f"{name}gate_up", parts, hidden, False)
         yield from _linear(f"{name}down", [TensorSource(f"{shared}{row.down}", hidden)], config.shared_ffn, False)
     yield Fused(f"{name}router", tuple(router), exact=True)
-    yield Fused(f"{name}experts_gate_up", tuple(gate_up), copies=config.experts)
-    yield Fused(f"{name}experts_down", tuple(down), copies=config.experts)
+    if row.biases:
+        yield Fused(f"{name}router_bias", (TensorSource(f"{block}{row.router}.bias", config.experts),))
+    yield from _linear(f"{name}experts_gate_up", gate_up, hidden, row.biases, copies=config.experts)
+    yield from _linear(f"{name}experts_down", down, width, row.biases, copies=config.experts)
 
 
 def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: float = 1.0) -> Iterator[Fused]:
@@ -178,7 +192,7 @@ def _norm(config: ModelConfig, name: str, source: str, width: int, divisor: floa
 
 def _qkv(config: ModelConfig, attention: str) -> list[TensorSource]:
     """The projections of queries, keys and values, in this order, by their names without an ending."""
-    names, dim = config.row.tensors.qkv, config.head_dim
+    names, dim = config.row.tensors.qkv if config.latent is None else (QUERIES, KEY, VALUE), config.head_dim
     turned = config.heads, config.kv_heads, 0
     if len(names) == 1:
         return [TensorSource(f"{attention}{names[0]}", config.qkv_width, turned_heads=sum(turned))]
@@ -189,8 +203,9 @@ def _qkv(config: ModelConfig, attention: str) -> list[TensorSource]:
     ]
 
 
-def _linear(name: str, parts: list[TensorSource], columns: int, bias: bool) -> Iterator[Fused]:
+def _linear(name: str, parts: list[TensorSource], columns: int, bias: bool, *, copies: int = 0) -> Iterator[Fused]:
     """The stacked matrix of these parts, which are named without an ending, and their bias."""
-    yield Fused(name, tuple(replace(part, name=f"{part.name}.weight", columns=columns) for part in parts))
+    matrices = tuple(replace(part, name=f"{part.name}.weight", columns=columns) for part in parts)
+    yield Fused(name, matrices, copies=copies)
     if bias:
         yield Fused(f"{name}_bias", tuple(replace(part, name=f"{part.name}.bias") for part in parts))

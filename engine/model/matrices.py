@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import baton_kernels
 from baton_kernels import Integers, MatrixForm
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, StoredMatrix, Tensor, WidenedMatrix, widened
+from engine.formats.stored import MadeMatrix, Stored, StoredMatrix, Tensor, WidenedMatrix, widened
 from engine.integers.forms import segments_of, target_form
 from engine.integers.numbers import dequantized, widened_scales
 from engine.integers.rounding import Rows, rounded
@@ -139,6 +139,8 @@ def as_it_stands(path: str, name: str, stored: Stored) -> Matrix:
         return Matrix(form, *stored.shape, lambda: replace(stored.read(), form=form))
     if isinstance(stored, WidenedMatrix):
         return Matrix(MatrixForm(path), *stored.shape, lambda: stored.rows(0, stored.shape[0]))
+    if isinstance(stored, MadeMatrix):
+        return Matrix(MatrixForm(path), *stored.shape, stored.read)
     n, k = stored.shape
     return Matrix(MatrixForm(path), n, k, lambda: stored.values)
 
@@ -166,7 +168,7 @@ def rows_of(stored: Stored) -> Rows:
         return lambda first, last: widened(replace(stored, values=stored.values[first:last]))
     if isinstance(stored, WidenedMatrix):
         return stored.rows
-    numbers = dequantized(stored.read())
+    numbers = stored.read() if isinstance(stored, MadeMatrix) else dequantized(stored.read())
     return lambda first, last: numbers[first:last]
 
 

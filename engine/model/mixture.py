@@ -4,15 +4,17 @@ Serving computes it in one native call. The self-test and `baton verify` compute
 that they hand in, and compare the bits."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 import baton_kernels as kernels
 from baton_kernels.experts import Mixture
 from engine.model.config import ModelConfig
 from engine.model.weights import Bytes, Floats, LayerWeights
 
-_Product = Callable[[Floats, Bytes, Floats], object]
+_Product = Callable[[Floats, Bytes, Floats, Floats | None], object]
 
 
 def mixture_of(layer: LayerWeights, config: ModelConfig) -> Mixture | None:
@@ -28,30 +30,56 @@ def mixture_of(layer: LayerWeights, config: ModelConfig) -> Mixture | None:
         activation=config.activation,
         shared_gate_up=layer.gate_up,
         shared_down=layer.down,
+        shared_gated=config.shared_gated,
+        factor=config.experts_factor,
+        router_bias=layer.router_bias,
+        gate_up_bias=_by_expert(layer.experts_gate_up_bias, config),
+        down_bias=_by_expert(layer.experts_down_bias, config),
     )
+
+
+def _by_expert(bias: Floats | None, config: ModelConfig) -> Floats | None:
+    return None if bias is None else bias.reshape(config.experts, -1)
 
 
 def mix_one_by_one(
     x: Floats, mixture: Mixture, out: Floats, residual: Floats | None = None, *, product: _Product
 ) -> None:
     """Computes what `kernels.experts.experts` computes, one product at a time."""
-    scores = np.empty((len(x), mixture.count + mixture.shared), np.float32)
-    product(x, mixture.router, scores)
-    ids, weights = kernels.experts.route(scores, mixture.chosen, normalised=mixture.normalised, shared=mixture.shared)
+    scores = np.empty((len(x), mixture.scored), np.float32)
+    product(x, mixture.router, scores, mixture.router_bias)
+    ids, weights = routed(mixture, scores)
     y = np.empty((*weights.shape, x.shape[1]), np.float32)
     for expert in np.unique(ids):
         rows, ranks = np.nonzero(ids == expert)
-        y[rows, ranks] = _fed(mixture, mixture.gate_up[expert], mixture.down[expert], x[rows], product)
+        before, behind = (None if each is None else each[expert] for each in (mixture.gate_up_bias, mixture.down_bias))
+        one = _Expert(mixture.gate_up[expert], before, mixture.down[expert], behind, mixture.activation)
+        y[rows, ranks] = one.fed(x[rows], product)
     if mixture.shared_gate_up is not None and mixture.shared_down is not None:
-        y[:, -1] = _fed(mixture, mixture.shared_gate_up, mixture.shared_down, x, product)
+        shared = _Expert(mixture.shared_gate_up, None, mixture.shared_down, None, mixture.activation)
+        y[:, -1] = shared.fed(x, product)
     places = np.arange(weights.size, dtype=np.int32).reshape(weights.shape)
     kernels.experts.combine(y.reshape(weights.size, -1), places, weights, out, residual)
 
 
-def _fed(mixture: Mixture, gate_up: Bytes, down: Bytes, x: Floats, product: _Product) -> Floats:
-    """One expert's result for these rows."""
-    n, width = kernels.shape_of(down)
-    inner, out = np.empty((len(x), width), np.float32), np.empty((len(x), n), np.float32)
-    kernels.gated(x, gate_up, inner, activation=mixture.activation)
-    product(inner, down, out)
-    return out
+def routed(mixture: Mixture, scores: Floats) -> tuple[NDArray[np.int32], Floats]:
+    """The experts of these rows, and their weights."""
+    normalised, shared, factor = mixture.normalised, mixture.shared, mixture.factor
+    return kernels.experts.route(scores, mixture.chosen, normalised=normalised, shared=shared, factor=factor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Expert:
+    gate_up: Bytes
+    gate_up_bias: Floats | None
+    down: Bytes
+    down_bias: Floats | None
+    activation: str
+
+    def fed(self, x: Floats, product: _Product) -> Floats:
+        """The expert's result for these rows."""
+        n, width = kernels.shape_of(self.down)
+        inner, out = np.empty((len(x), width), np.float32), np.empty((len(x), n), np.float32)
+        kernels.gated(x, self.gate_up, inner, self.gate_up_bias, activation=self.activation)
+        product(inner, self.down, out, self.down_bias)
+        return out

@@ -14,7 +14,8 @@ from engine.model.page_memory import PageMemory
 from engine.model.weights import Floats, LayerWeights, Weights
 
 _DENSE = ("gate_up", "gate_up_bias", "down", "down_bias")
-_MLP = (*_DENSE, "router", "experts_gate_up", "experts_down")
+_EXPERTS = ("router", "router_bias", "experts_gate_up", "experts_gate_up_bias", "experts_down", "experts_down_bias")
+_MLP = (*_DENSE, *_EXPERTS)
 
 
 def native_layer(index: int, layer: LayerWeights, config: ModelConfig, window: int) -> kernels.layer.Layer:
@@ -49,6 +50,8 @@ def native_step(weights: Weights, pages: PageMemory, scratch: Mapping[str, Float
         residual_scale=config.residual_scale,
         logits_cap=config.logits_cap,
         qkv_limit=config.qkv_limit,
+        latent=0 if config.latent is None else config.latent.rank,
+        latent_eps=0.0 if config.latent is None else config.latent.eps,
         hidden=config.hidden,
         ffn=config.ffn,
         heads=config.heads,

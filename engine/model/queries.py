@@ -11,7 +11,7 @@ from engine.model.weights import Floats
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    tables: Ints
+    tables: Ints  # [bands, pieces, most stretches]
     starts: Ints
     counts: Ints
     first_row: Ints
@@ -28,7 +28,8 @@ class Queries:
         pieces, first, counts = np.unique(owner, return_index=True, return_counts=True)
         starts = rows.slots[rows.sampled[first]]  # a piece's sampled rows are its last ones, next to each other
         adapted = None if rows.adapted is None else rows.adapted.taken(rows.sampled)
-        return cls(rows.tables[pieces], starts, counts.astype(np.int32), first.astype(np.int32), adapted)
+        tables = np.take(rows.tables, pieces, axis=1)
+        return cls(tables, starts, counts.astype(np.int32), first.astype(np.int32), adapted)
 
 
 def add_adapters(adapted: AdaptedRows | None, layer: int, product: str, x: Floats, out: Floats) -> None:

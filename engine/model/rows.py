@@ -26,16 +26,22 @@ class RowLimits:
     pages: int  # pages of the pool
     page_tokens: int
     page_bytes: int
-    window: int = 0  # slots that a row may read, its own the last; 0: all
+    window: int = 0  # slots that a row may read in bands with windows, its own the last; 0: all
+    bands: int = 1  # pages of the same tokens: of the model's layers with windows, then of the others
+    full: int = 0  # the last ones of them, which are read from the first slot on though others have windows
+
+    @property
+    def horizon(self) -> Horizon:
+        return Horizon(self.window, self.page_tokens, self.bands, self.full)
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     tokens: Ints  # [rows]
     slots: Ints  # [rows]
-    page_of: Longs  # [rows] byte offset, in the pool, of the page of each row
+    page_of: Longs  # [bands, rows] byte offset, in the pool, of the page of each row
     offset_in_page: Ints  # [rows]
-    tables: Ints  # [pieces, most pages]
+    tables: Ints  # [bands, pieces, most stretches]
     starts: Ints  # [pieces]
     counts: Ints  # [pieces]
     first_row: Ints  # [pieces]
@@ -53,11 +59,11 @@ class Rows:
         local = np.arange(len(tokens), dtype=np.int32) - np.repeat(first_row, counts)
         slots = np.repeat(starts, counts) + local
         owner = np.repeat(np.arange(len(pieces)), counts)
-        pages = tables[owner, slots // limits.page_tokens]
+        pages = tables[:, owner, slots // limits.page_tokens]
         return cls(
             tokens=tokens.astype(np.int32),
             slots=slots,
-            page_of=pages.astype(np.int64) * limits.page_bytes,
+            page_of=np.ascontiguousarray(pages, np.int64) * limits.page_bytes,
             offset_in_page=slots % limits.page_tokens,
             tables=tables,
             starts=starts,
@@ -69,21 +75,28 @@ class Rows:
 
 
 def block_tables(pieces: Sequence[Piece], limits: RowLimits, beyond: Sequence[int]) -> Ints:
-    """The pages of each piece, for its rows and `beyond` slots behind them: [pieces, most pages]."""
+    """The pages of each piece, for its rows and `beyond` slots behind them: [bands, pieces, most stretches]."""
+    horizon, bands = limits.horizon, limits.bands
     stops = [piece.stop + more for piece, more in zip(pieces, beyond, strict=True)]
     needed = [-(-stop // limits.page_tokens) for stop in stops]
-    tables = np.zeros((len(pieces), max(needed)), np.int32)
+    tables = np.zeros((bands, len(pieces), max(needed)), np.int32)
     for row, (piece, stop, count) in enumerate(zip(pieces, stops, needed, strict=True)):
-        if stop > limits.context or len(piece.pages) < count:
+        if stop > limits.context or len(piece.pages) < count * bands:
             raise ValueError(
-                f"piece {piece.key}: rows end at slot {stop}, beyond its {len(piece.pages)} pages of "
+                f"piece {piece.key}: rows end at slot {stop}, beyond its {len(piece.pages) // bands} pages of "
                 f"{limits.page_tokens} tokens or the context of {limits.context}; the scheduler must not plan it"
             )
-        tables[row, :count] = piece.pages[:count]
-        read = tables[row, Horizon(limits.window, limits.page_tokens).first_page(piece.start) : count]
-        if read.min() < 0 or read.max() >= limits.pages:
-            raise ValueError(f"a block table names pages {read.min()}..{read.max()} of a pool of {limits.pages}")
+        tables[:, row, :count] = np.array(piece.pages[: count * bands], np.int32).reshape(count, bands).T
+        first, windowed = horizon.first_page(piece.start), horizon.windowed
+        _check_pages(tables[:windowed, row, first:count], limits.pages)
+        if limits.full:
+            _check_pages(tables[windowed:, row, :count], limits.pages)
     return tables
+
+
+def _check_pages(read: Ints, pages: int) -> None:
+    if read.min() < 0 or read.max() >= pages:
+        raise ValueError(f"a block table names pages {read.min()}..{read.max()} of a pool of {pages}")
 
 
 def _check(pieces: Sequence[Piece], tokens: NDArray[np.int64], limits: RowLimits) -> None:

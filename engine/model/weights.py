@@ -15,7 +15,7 @@ import baton_kernels
 from engine.families.rope import Rope
 from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, Tensor, widened
+from engine.formats.stored import MadeMatrix, Stored, Tensor, is_quantized, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked, remembered
@@ -57,6 +57,7 @@ class LayerWeights:
     qkv_bias: Floats | None
     q_norm: Floats | None  # [head_dim], or over all heads
     k_norm: Floats | None
+    latent_norm: Floats | None  # norm of the latent that keys and values share
     o: Bytes
     o_bias: Floats | None
     attended_norm: Floats | None  # norm behind attention
@@ -67,8 +68,12 @@ class LayerWeights:
     down: Bytes | None
     down_bias: Floats | None
     router: Bytes | None  # scores of the experts and, behind them, of the one that computes every row
+    router_bias: Floats | None
     experts_gate_up: Bytes | None  # [experts, bytes]
+    experts_gate_up_bias: Floats | None  # those of all experts one behind the other
     experts_down: Bytes | None
+    experts_down_bias: Floats | None
+    sinks: Floats | None  # [heads]
     fed_norm: Floats | None  # norm behind the MLP
     cos: Floats | None  # [context, head_dim / 2], shared by layers; None: the layer rotates nothing
     sin: Floats | None
@@ -120,7 +125,7 @@ def open_weights(
     limited = config.within(context_tokens)
     tensors = read_tensors(config, checkpoint)
     dtype = weights_dtype(config, tensors)
-    stored = not all(isinstance(tensor, Tensor) for tensor in tensors.values())
+    stored = any(is_quantized(tensor) for tensor in tensors.values())
     choice = choose_path(product_path, dtype, quantize, stored=stored)
     path = choice.path
     packing = _packing(config, path, choice.recipe, tensors)
@@ -152,10 +157,12 @@ def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], ca
         state = blake3(config.canonical(), max_threads=blake3.AUTO)
         for name in sorted(tensors):
             tensor = tensors[name]
-            state.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
-            if isinstance(tensor, Tensor):
-                refuse_not_finite(name, tensor)
-                state.update(np.ascontiguousarray(tensor.values).view(np.uint8).data)
+            added = f" with {tensor.added}" if isinstance(tensor, Tensor) and tensor.added else ""
+            state.update(f"\n{name} {tensor.dtype} {tensor.shape}{added}\n".encode())
+            if isinstance(tensor, Tensor | MadeMatrix):
+                for source in tensor.sources if isinstance(tensor, MadeMatrix) else (tensor,):
+                    refuse_not_finite(name, source)
+                    state.update(np.ascontiguousarray(source.values).view(np.uint8).data)
                 continue
             for raw in tensor.raw:
                 state.update(np.ascontiguousarray(raw).view(np.uint8).data)
@@ -205,7 +212,10 @@ def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Sto
 
 
 def row_order(config: ModelConfig, source: TensorSource) -> NDArray[np.int64] | None:
-    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has."""
+    """The row of a tensor that stands at each place, where the kernels rotate other pairs than the checkpoint has, or
+    where rows of gate and up alternate there."""
+    if source.alternating:
+        return np.arange(source.rows).reshape(-1, 2).T.reshape(-1)
     order = head_order(config.rope, config.head_dim)
     if order is None or not source.turned_heads:
         return None
@@ -230,9 +240,7 @@ def _pack(
         if one.is_matrix:
             packing[one.name].pack(out)
         else:
-            np.concatenate([_vector(config, source, tensors[source.name]) for source in one.sources], out=out)
-            if one.added:
-                out += np.float32(one.added)
+            np.concatenate([_vector(config, one, source, tensors[source.name]) for source in one.sources], out=out)
             if one.divisor != 1.0:
                 out /= np.float32(one.divisor)
     for (cos, sin), rope in ropes.items():
@@ -248,15 +256,17 @@ def _ropes(config: ModelConfig) -> dict[tuple[str, str], Rope]:
     return ropes
 
 
-def _vector(config: ModelConfig, source: TensorSource, stored: Stored) -> Floats:
-    numbers, rows = _numbers(source.name, stored), row_order(config, source)
+def _vector(config: ModelConfig, fused: Fused, source: TensorSource, stored: Stored) -> Floats:
+    numbers, rows = vector_of(source.name, stored, fused.added), row_order(config, source)
     return numbers if rows is None else numbers[rows]
 
 
-def _numbers(name: str, stored: Stored) -> Floats:
+def vector_of(name: str, stored: Stored, added: float) -> Floats:
+    """The numbers of a vector, with what the family adds to each."""
     if not isinstance(stored, Tensor):
         raise ModelError(stored.path, name, f"is {stored.dtype}, and a vector has to be a number", "Take another file.")
-    return widened(stored)
+    numbers = widened(stored)
+    return numbers if stored.added == added else numbers + np.float32(added - stored.added)
 
 
 def _weights(config: ModelConfig, path: str, kv: str, dtype: str, model_hash: str, packed: dict[str, Array]) -> Weights:

@@ -3,7 +3,7 @@
 It stands between a worker's loop and its runner. When a step raises an exception, its pieces are computed again in
 halves, down to the piece that fails alone. A row's bits do not depend on what else is in the batch, and a row that is
 written twice is written with the same bits, so the innocent pieces lose time and nothing else. A worker that can
-compute no piece at all first tries one token in a page of its own: if that fails too, the fault is the worker's, and
+compute no piece at all first tries one token in pages of its own: if that fails too, the fault is the worker's, and
 it ends with the exception, so that gateways continue its requests elsewhere."""
 
 import logging
@@ -98,20 +98,20 @@ class Isolation:
             await self._divide(_part(plan, half), None, on_layers, halves, faults)
 
     async def _prove_itself(self, error: Exception, *, alone: bool) -> None:
-        """Raise the exception unless this worker can still compute anything: one token in a page of its own. `alone`:
-        one piece has failed; without a page it gets the blame, and of several pieces not all can be to blame."""
-        page = self._pages.take(1, salt=b"")
-        if page is None:
+        """Raise the exception unless this worker can still compute anything: one token in pages of its own. `alone`:
+        one piece has failed; without pages it gets the blame, and of several pieces not all can be to blame."""
+        pages = self._pages.take(self._pages.bands.count, salt=b"")
+        if pages is None:
             if alone:
                 return
             raise error
         try:
-            await self._runner.run(Plan(0, (Piece(PROBE_KEY, (0,), 0, page, 1, 0, Sampling()),)))
+            await self._runner.run(Plan(0, (Piece(PROBE_KEY, (0,), 0, pages, 1, 0, Sampling()),)))
         except Exception:
             log.critical("this worker can compute nothing any more: it ends, and its requests go on elsewhere")
             raise error from None
         finally:
-            self._pages.release(page)
+            self._pages.release(pages)
 
     def _named(self, piece: Piece) -> Piece | None:
         """The piece with the token that it follows; None: the step before has not sampled one, its request is over."""

@@ -2,8 +2,9 @@
 pool"), and the counts of the five states add up to the pool.
 
 Both tiers allocate, share and release pages here (steps 3, 6 and 9 of a request's life). The prefix cache is an index
-over the same pages: a full page whose tokens are all accepted may be published under its chained hash. Requests share
-such a page by reference. Without references it stays cached, and the least recently used page is evicted first.
+over the same pages: a full page whose tokens are all accepted may be published under its chained hash, in the index of
+its band (engine/pool/bands.py). Requests share such a page by reference. Without references it stays cached, and the
+least recently used page is evicted first.
 
 A page that has belonged to another tenant is cleared before it is handed out (`docs/security.md`, "Tenants")."""
 
@@ -11,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 
-from engine.pool.horizon import GONE
+from engine.pool.bands import ONE_BAND, LayerBands
+from engine.pool.horizon import GONE, held
 
 
 class PageState(Enum):
@@ -36,7 +39,8 @@ class Counts:
         return self.free + self.cached + self.in_use + self.landing + self.quarantined
 
 
-FirstRead = Callable[[int], int]  # number of a text's first pages -> index of the first of them that is still read
+# Number of a text's first stretches -> index of the first of them whose pages are still read in bands with windows.
+FirstRead = Callable[[int], int]
 Clear = Callable[[Sequence[int]], None]  # makes every byte of these pages zero, and returns when that is done
 
 
@@ -50,10 +54,13 @@ def no_memory(pages: Sequence[int]) -> None:
 
 
 class PagePool:
-    """`clear` reaches the memory under the pages, which is zero when the pool is made."""
+    """`clear` reaches the memory under the pages, which is zero when the pool is made. `bands`: how the model's layers
+    lie in them."""
 
-    def __init__(self, pages: int, *, cache: bool = True, clear: Clear = no_memory) -> None:
-        self.pages = pages
+    def __init__(
+        self, pages: int, *, cache: bool = True, clear: Clear = no_memory, bands: LayerBands = ONE_BAND
+    ) -> None:
+        self.pages, self.bands = pages, bands
         self.cache = cache
         self.cleared = 0  # pages that were cleared since the start, because they changed their tenant
         self._clear = clear
@@ -62,13 +69,18 @@ class PagePool:
         self._refs = [0] * pages
         self._free = list(range(pages - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        self._page_of: dict[bytes, int] = {}
-        self._hash_of: dict[int, bytes] = {}
+        self._page_of: list[dict[bytes, int]] = [{} for _ in range(bands.count)]  # one for each band
+        self._windowed, self._full = (
+            self._page_of[: bands.count - bands.full],
+            self._page_of[bands.count - bands.full :],
+        )
+        self._hash_of: dict[int, tuple[int, bytes]] = {}  # page -> its band and its hash
         self.references = 0  # references that all requests have to all pages in use
         self._owner: dict[int, Hashable] = {}  # page -> the owner that may write it, for landing and quarantined pages
         self._quarantined_pages = 0
-        self._added: list[bytes] = []  # hashes published since `changes` was last called
-        self._removed: list[bytes] = []  # hashes evicted since then
+        self._told = bands.count - 1  # the band whose hashes gateways learn: it keeps a text's pages longest
+        self._added: list[bytes] = []  # hashes published in that band since `changes` was last called
+        self._removed: list[bytes] = []  # hashes evicted from it since then
 
     @property
     def available(self) -> int:
@@ -194,39 +206,46 @@ class PagePool:
     # ---- prefix cache
 
     def match(self, hashes: Sequence[bytes], first_read: FirstRead = every_page) -> tuple[int, ...]:
-        """The pages of the longest beginning of a text that the cache knows; each gets a reference. Behind a beginning
-        of so many pages only those from `first_read` of that number on are read: GONE stands for the others."""
+        """The pages of the longest beginning of a text that the cache knows, a page for each band of each stretch; each
+        gets a reference. Behind a beginning of so many stretches bands with windows read only those from `first_read`
+        of that number on: GONE stands for their others."""
         count = self.known(hashes, first_read)
-        first = first_read(count)
-        pages = [self._page_of[digest] for digest in hashes[first:count]]
-        self.share(pages)
-        return (GONE,) * min(first, count) + tuple(pages)
+        first = min(first_read(count), count)
+        columns = [[GONE] * first + [pages[digest] for digest in hashes[first:count]] for pages in self._windowed]
+        columns += [[pages[digest] for digest in hashes[:count]] for pages in self._full]
+        found = tuple(chain.from_iterable(zip(*columns, strict=True)))
+        self.share(held(found))
+        return found
 
     def known(self, hashes: Sequence[bytes], first_read: FirstRead = every_page) -> int:
-        """How many pages `match` would return. Takes no reference."""
-        found = unbroken = 0  # pages one behind the other, up to this one, that the cache knows
+        """Stretches of which `match` would return the pages. Takes no reference."""
+        found = unbroken = 0  # stretches one behind the other, up to this one, that bands with windows know
         for count, digest in enumerate(hashes, 1):
-            unbroken = unbroken + 1 if digest in self._page_of else 0
+            if not all(digest in pages for pages in self._full):
+                break
+            unbroken = unbroken + 1 if all(digest in pages for pages in self._windowed) else 0
             if unbroken and count - unbroken <= first_read(count):
                 found = count
             elif first_read is every_page:
                 break
         return found
 
-    def publish(self, page: int, digest: bytes) -> None:
-        """Makes a full page of accepted tokens known under its hash: from now on other requests may share it. A hash
-        belongs to the first page that is published under it."""
-        if self.cache and digest not in self._page_of and page not in self._hash_of:
+    def publish(self, page: int, digest: bytes, band: int = 0) -> None:
+        """Makes a full page of accepted tokens known under its hash: from now on other requests may share it. In each
+        band a hash belongs to the first page that is published under it."""
+        if self.cache and digest not in self._page_of[band] and page not in self._hash_of:
             self._expect(page, PageState.IN_USE)
-            self._page_of[digest], self._hash_of[page] = page, digest
-            self._added.append(digest)
+            self._page_of[band][digest], self._hash_of[page] = page, (band, digest)
+            if band == self._told:
+                self._added.append(digest)
 
     def hashes(self) -> tuple[bytes, ...]:
-        """The hashes of all published pages."""
-        return tuple(self._page_of)
+        """The hashes of all published pages, of the last band where there are several."""
+        return tuple(self._page_of[self._told])
 
     def changes(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """Hashes that came into the prefix cache and hashes that left it since the last call: (added, removed)."""
+        """Hashes that came into the prefix cache and hashes that left it since the last call: (added, removed). Of
+        several bands the last one's."""
         added, removed = tuple(self._added), tuple(self._removed)
         self._added, self._removed = [], []
         return added, removed
@@ -261,9 +280,10 @@ class PagePool:
 
     def _evict(self) -> None:
         page, _ = self._cached.popitem(last=False)
-        digest = self._hash_of.pop(page)
-        del self._page_of[digest]
-        self._removed.append(digest)
+        band, digest = self._hash_of.pop(page)
+        del self._page_of[band][digest]
+        if band == self._told:
+            self._removed.append(digest)
         self._set_free(page)
 
     def _set_free(self, page: int) -> None:

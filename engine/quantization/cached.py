@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from engine.formats.checkpoint import Checkpoint
-from engine.formats.stored import StoredMatrix, Tensor
+from engine.formats.stored import StoredMatrix
 from engine.integers.forms import RECIPE
 from engine.model.config import read_config
 from engine.model.digest import locked
@@ -15,6 +15,7 @@ from engine.model.weights import Weights, hash_model, open_weights
 from engine.quantization.folder import quantize
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
 from engine.quantization.plain_layer import refuse_unfollowed
+from engine.quantization.refusals import is_rounded
 
 log = logging.getLogger("baton.model")
 
@@ -31,8 +32,7 @@ def in_four_bits(folder: Path, cache: Path) -> Path:
     config = as_stored(config, checkpoint)
     refuse_unfollowed(folder, config)
     tensors = read_tensors(config, checkpoint)
-    layers = [tensor for name, tensor in tensors.items() if len(tensor.shape) == 2 and name.startswith("model.layers.")]
-    if not any(isinstance(tensor, Tensor) for tensor in layers):
+    if is_rounded(config, tensors):
         return folder
     with locked(cache / "quantized.lock"):
         out = cache / "quantized" / f"{hash_model(folder, config, tensors, cache)[:32]}-int4.{RECIPE}" / folder.name

@@ -1,6 +1,6 @@
 """The numbers of a model, one layer at a time: as they are, or turned."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +8,13 @@ import numpy as np
 from engine.formats.errors import ModelError
 from engine.formats.stored import Stored, Tensor, widened
 from engine.model.config import ModelConfig
-from engine.model.layout import fused_tensors
 from engine.model.matrices import checked, rows_of
 from engine.quantization.plain_layer import Floats
+from engine.quantization.tensors import layer_tensors
 from engine.quantization.turning import Doubles, ModelTurn
 
 EMBEDDING, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+NORM_BIAS = "model.norm.bias"
 _READS = dict.fromkeys("qkv", "input_layernorm") | dict.fromkeys(("gate", "up"), "post_attention_layernorm")
 
 
@@ -25,21 +26,29 @@ class SourceModel:
 
     def edges(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of what stands outside of layers; a turned head is a matrix of its own."""
-        whole = (self.config.vocab, self.config.hidden)
+        whole, width = (self.config.vocab, self.config.hidden), (self.config.hidden,)
         head = {} if self.config.tied and self.turn is None else {HEAD: whole}
-        return {EMBEDDING: whole, NORM: (self.config.hidden,), **head}
+        bias = {NORM_BIAS: width} if self.config.norm == "layer" else {}
+        return {EMBEDDING: whole, NORM: width, **bias, **head}
 
     def layer(self, index: int) -> dict[str, Floats]:
         """The tensors of a layer, by what follows its prefix."""
         prefix = f"model.layers.{index}."
-        raw = {name.removeprefix(prefix): self._numbers(name) for name in self._names() if name.startswith(prefix)}
-        return {name: _single(self._turned(name, raw)) for name in raw}
+        names = [each.name for each in layer_tensors(self.config, index)]
+        if self.turn is None:
+            return {name: self.tensor(index, name) for name in names}
+        raw = {name: self._numbers(f"{prefix}{name}") for name in names}
+        return {name: _single(self._turned(self.turn, name, raw)) for name in raw}
+
+    def tensor(self, index: int, name: str) -> Floats:
+        """One tensor of a layer, as it is."""
+        return _single(self._numbers(f"model.layers.{index}.{name}"))
 
     def edge(self, name: str, first: int, last: int) -> Floats:
         """Rows of the embedding or the head, or elements of the final norm."""
         turn = self.turn
-        if name == NORM:
-            numbers = self._numbers(NORM)[first:last]
+        if name in (NORM, NORM_BIAS):
+            numbers = self._numbers(name)[first:last]
             return _single(numbers if turn is None else np.ones_like(numbers))
         source = EMBEDDING if name == HEAD and self.config.tied else name
         rows = self._rows(source, first, last)
@@ -47,10 +56,8 @@ class SourceModel:
             return _single(rows)
         return _single(turn.reads(rows, self._numbers(NORM)) if name == HEAD else turn.embeds(rows))
 
-    def _turned(self, name: str, raw: Mapping[str, Doubles]) -> Doubles:
-        turn, numbers = self.turn, raw[name]
-        if turn is None:
-            return numbers
+    def _turned(self, turn: ModelTurn, name: str, raw: Mapping[str, Doubles]) -> Doubles:
+        numbers = raw[name]
         module, _, kind = name.rpartition(".")
         if module in _READS.values():
             return np.ones_like(numbers)
@@ -63,11 +70,6 @@ class SourceModel:
             numbers = turn.reads_values(numbers)
         return turn.writes(numbers) if projection in ("o", "down") else numbers
 
-    def _names(self) -> Iterator[str]:
-        for fused in fused_tensors(self.config):
-            for source in fused.sources:
-                yield source.name
-
     def _rows(self, name: str, first: int, last: int) -> Doubles:
         return rows_of(checked(name, self.tensors[name]))(first, last).astype(np.float64)
 
@@ -77,7 +79,7 @@ class SourceModel:
             return self._rows(name, 0, stored.shape[0])
         if not isinstance(stored, Tensor):
             raise ModelError(stored.path, name, f"is {stored.dtype}, and a vector has to be numbers", "Take another.")
-        return widened(stored).astype(np.float64)
+        return widened(stored).astype(np.float64) - stored.added
 
 
 def _single(numbers: Doubles) -> Floats:

@@ -3,7 +3,7 @@
 Other programs read these folders as well. Which products they compute with them is theirs to choose: four bits are
 declared for 16-bit activations there, and eight bits with a scale per output for 8-bit ones."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,14 +47,14 @@ def words(numbers: NDArray[np.uint8], bits: int) -> NDArray[np.int32]:
     return packed.view(np.int32)
 
 
-def settings_of(forms: Iterable[tuple[str, MatrixForm]], ignored: list[str], kv: str) -> dict[str, Any]:
-    """`quantization_config` for modules of these names' last parts, such as o_proj. `kv`: int8, fp8 or own."""
+def settings_of(forms: Mapping[str, MatrixForm], ignored: list[str], kv: str) -> dict[str, Any]:
+    """`quantization_config` for modules whose names end as these regular expressions say. `kv`: int8, fp8 or own."""
     targets: dict[tuple[str, int], set[str]] = {}
-    for module, form in forms:
-        targets.setdefault((form.scheme, form.group), set()).add(module.rpartition(".")[2])
+    for pattern, form in forms.items():
+        targets.setdefault((form.scheme, form.group), set()).add(pattern)
     groups = {
-        f"group_{number}": _group(scheme, group, sorted(modules))
-        for number, ((scheme, group), modules) in enumerate(sorted(targets.items()))
+        f"group_{number}": _group(scheme, group, sorted(patterns))
+        for number, ((scheme, group), patterns) in enumerate(sorted(targets.items()))
     }
     formats = {group["format"] for group in groups.values()}
     return {
@@ -74,7 +74,7 @@ def _kv_scheme(kv: str) -> dict[str, Any] | None:
     return {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "attn_head", "dynamic": True}
 
 
-def _group(scheme: str, group: int, modules: list[str]) -> dict[str, Any]:
+def _group(scheme: str, group: int, patterns: list[str]) -> dict[str, Any]:
     bits, whole = 4 if scheme == "int4" else 8, scheme == "int8"
     weights = {
         "num_bits": bits,
@@ -86,7 +86,7 @@ def _group(scheme: str, group: int, modules: list[str]) -> dict[str, Any]:
     }
     activations = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
     return {
-        "targets": [f"re:.*{module}$" for module in modules],
+        "targets": [f"re:.*{pattern}$" for pattern in patterns],
         "weights": weights,
         "input_activations": activations if whole else None,
         "format": "int-quantized" if whole else "pack-quantized",

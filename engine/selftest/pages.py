@@ -67,7 +67,7 @@ def attend(
     weights: Weights, rows: Array, pool: Bytes, tables: Array, page_tokens: int, starts: list[int], each: list[int]
 ) -> Array:
     """Attention of each[i] rows from slot starts[i] on, for every sequence i, over a pool of one layer: the first."""
-    config = weights.config
+    config, sinks = weights.config, weights.layers[0].sinks
     counts = np.array(each, np.int32)
     stride = layer_bytes(weights, page_tokens)
     out = np.empty((len(rows), config.q_width), np.float32)
@@ -90,6 +90,7 @@ def attend(
         weights.kv,
         config.attention_cap,
         config.window(0),
+        None if sinks is None else sinks[: config.heads],
     )
     return out
 

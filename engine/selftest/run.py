@@ -13,7 +13,7 @@ from blake3 import blake3
 
 import baton_kernels as kernels
 from baton_kernels import KernelError, machine
-from engine.model.mixture import mixture_of
+from engine.model.mixture import mixture_of, routed
 from engine.model.weights import Bytes, LayerWeights, Weights
 from engine.selftest.inputs import (
     FEW_ROWS,
@@ -57,6 +57,7 @@ def self_test(weights: Weights, page_tokens: int) -> str:
     paths |= {"families"} if weights.config.beyond_llama() else set()
     paths |= {"experts"} if weights.config.experts else set()
     paths |= {"windows"} if weights.config.windows else set()
+    paths |= {"sinks"} if weights.config.row.sinks else set()
     digest = blake3(" ".join(kernels.self_test(path) for path in sorted(paths)).encode())
     for name in sorted(mine):
         digest.update(f" {name} {mine[name]}".encode())
@@ -128,7 +129,8 @@ def _between(weights: Weights, layer: LayerWeights, x: Array, counts: tuple[int,
         else:
             part = next(part for _, part in columns(packed))
             width, _ = kernels.shape_of(part)
-        bias = spread(9, kernels.shape_of(part)[0]) if config.mlp_bias else None
+        biased = config.mlp_bias if packed is layer.gate_up else layer.experts_gate_up_bias is not None
+        bias = spread(9, kernels.shape_of(part)[0]) if biased else None
         between = kernels.gated if config.row.tensors.gated else kernels.activated
         for rows in counts:
             out = np.empty((rows, width), np.float32)
@@ -141,9 +143,9 @@ def _routes(weights: Weights, layer: LayerWeights, x: Array) -> Iterator[Array]:
     mixture = mixture_of(layer, weights.config)
     if mixture is None:
         return
-    scores = np.empty((len(x), mixture.count + mixture.shared), np.float32)
-    kernels.product(x, mixture.router, scores)
-    ids, of_rows = kernels.experts.route(scores, mixture.chosen, normalised=mixture.normalised, shared=mixture.shared)
+    scores = np.empty((len(x), mixture.scored), np.float32)
+    kernels.product(x, mixture.router, scores, mixture.router_bias)
+    ids, of_rows = routed(mixture, scores)
     total, places = np.empty_like(x), np.resize(np.arange(len(x), dtype=np.int32), of_rows.shape)
     kernels.experts.combine(x, places, of_rows, total, x)
     yield from (scores, ids, of_rows, total)
@@ -160,6 +162,10 @@ def _norms(weights: Weights, x: Array) -> Iterator[Array]:
     else:
         kernels.rmsnorm(x, weight, config.eps, normed)
     yield normed
+    if config.latent is not None and layer.latent_norm is not None:
+        shared = spread(12, 2, config.qkv_width)
+        kernels.share_latent(shared, layer.latent_norm, config.heads, config.head_dim, config.latent.eps)
+        yield shared
     if config.qkv_limit:
         clipped = spread(11, 2, config.qkv_width) * np.float32(2 * config.qkv_limit)
         kernels.clip(clipped, config.qkv_limit)

@@ -68,6 +68,7 @@ def prompt_piece(
     pages: Sequence[int],
     *,
     page_tokens: int,
+    bands: int = 1,
     sampling: Sampling,
     position: int = 0,
     drafting: Drafting | None = None,
@@ -75,13 +76,13 @@ def prompt_piece(
     adapter: AdapterWeights | None = None,
 ) -> Piece:
     """The piece that computes a chunk. `tokens` is the whole prompt, in which a resumed request's `position` emitted
-    tokens are included."""
+    tokens are included; `pages` has one page for each of the model's bands for every `page_tokens` of them."""
     stop = chunk.first + chunk.count
     return Piece(
         key=chunk.key,
         tokens=tuple(tokens[chunk.first : stop]),
         start=chunk.first,
-        pages=tuple(pages[: pages_needed(stop, page_tokens)]),
+        pages=tuple(pages[: bands * pages_needed(stop, page_tokens)]),
         sampled=1 if chunk.last else 0,
         position=position,
         sampling=sampling if chunk.last else None,
@@ -99,6 +100,7 @@ def decode_piece(
     pages: Sequence[int],
     *,
     page_tokens: int,
+    bands: int = 1,
     sampling: Sampling,
     position: int,
     drafting: Drafting | None = None,
@@ -111,7 +113,7 @@ def decode_piece(
     whole text of a request that adjusts logits (`engine/step/logits.py`)."""
     stop = start + len(tokens)
     slots = stop + (drafting.propose if drafting else 0)
-    table = tuple(pages[: pages_needed(slots, page_tokens)])
+    table = tuple(pages[: bands * pages_needed(slots, page_tokens)])
     return Piece(
         key, tuple(tokens), start, table, len(tokens), position, sampling, drafting, masks, text=text, adapter=adapter
     )

@@ -58,7 +58,7 @@ class Piece:
     key: int  # number by which the caller knows the request
     tokens: tuple[int, ...]  # input tokens, one row each
     start: int  # slot of the first row; the keys and values of all slots before it are in the pages
-    pages: tuple[int, ...]  # block table: pages of every slot up to that of the last row
+    pages: tuple[int, ...]  # block table: pages of every slot up to that of the last row, one for each band at a time
     sampled: int = 0  # number of last rows that are sampled: 0 inside a prompt, 1 in decode, k + 1 to verify k drafts
     position: int = 0  # index, among the request's emitted tokens, of the token that the first sampled row yields
     sampling: Sampling | None = None

@@ -202,7 +202,7 @@ class Answer:
 
     def _reader(self, index: int, emitted: tuple[int, ...]) -> AnswerReader:
         reading = self._request.reading
-        before = self._text.decode(emitted) if emitted and (reading.use.names or reading.reasoning) else ""
+        before = self._text.decode(emitted) if emitted and reading.has_parts else ""
         reader = AnswerReader(reading, request_id=self._request.request_id, choice=index, before=before)
         if before and reading.reasoning is not None:
             end = reader.reasoning_end

@@ -1,27 +1,23 @@
 """Embeddings of prompts, for both front doors: validation, and a window of examinations in flight.
 
-An embedding is made by an examination (gateway/sequencing/examining.py). A request may hold thousands of prompts: they
-are submitted in order, a limited number at a time, so that neither the gateway's loop nor a worker's queue belongs to
-one client."""
+An embedding is made by an examination (gateway/sequencing/examining.py)."""
 
-import asyncio
 import dataclasses
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gateway.answers.window import ChoiceWindow
 from gateway.core.interface import ChoiceRequest, Core, ExaminationStream
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.tracing.record import RequestRecord, unrecorded
 from gateway.validation.ranges import PRIORITIES
 from gateway.validation.validate import MAX_SALT_CHARACTERS, check_adapter, validate_model
-from mesh.errors import Cancelled, InvalidRequest
+from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
 
 MAX_INPUTS = 2048
-WINDOW = 64  # examinations of one request in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,40 +108,22 @@ class Embeddings:
     """The embeddings of one valid request."""
 
     def __init__(self, core: Core, choices: Sequence[ChoiceRequest]) -> None:
-        self._core, self._choices = core, choices
-        self._running: deque[ExaminationStream] = deque()
-        self._cancelled = False
+        self._window = ChoiceWindow(choices, core.examine)
         self.numerics = ""  # numerics class of the last one
         self.cached_tokens = 0
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(choice.prompt) for choice in self._choices)
+        return self._window.prompt_tokens
 
     async def values(self) -> list[bytes]:
         """Wait for all, in order: floats of 4 bytes, little endian. Raises mesh.errors only."""
-        found = list[bytes]()
-        try:
-            for choice in self._choices:
-                if len(self._running) == WINDOW:
-                    found.append(await self._next())
-                if self._cancelled:
-                    raise Cancelled("the client went away")
-                self._running.append(self._core.examine(choice))
-                await asyncio.sleep(0)  # other requests have their turn between two submissions
-            while self._running:
-                found.append(await self._next())
-            return found
-        finally:
-            self.cancel()
+        return await self._window.results(self._read)
 
-    async def _next(self) -> bytes:
-        values = await self._running[0].embedding()
-        done = self._running.popleft()
-        self.numerics, self.cached_tokens = done.numerics, self.cached_tokens + done.cached_tokens
+    async def _read(self, _: ChoiceRequest, stream: ExaminationStream) -> bytes:
+        values = await stream.embedding()
+        self.numerics, self.cached_tokens = stream.numerics, self.cached_tokens + stream.cached_tokens
         return values
 
     def cancel(self) -> None:
-        self._cancelled = True
-        for stream in self._running:
-            stream.cancel()
+        self._window.cancel()

@@ -4,13 +4,11 @@ next token.
 Step 8 of a request's life. A pair is a request of one token; both logprobs are those of the model, before any change.
 Where one of the two is not among the listed ones, the prompt with that token behind it is examined."""
 
-import asyncio
 import math
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.answers.embedding import WINDOW
+from gateway.answers.window import ChoiceWindow
 from gateway.core.interface import ChoiceRequest, Core, ExaminationStream, TokenStream
 from gateway.prompts.assets import Assets
 from gateway.validation.ranges import MAX_TOP_LOGPROBS
@@ -47,40 +45,26 @@ class Relevances:
 
     def __init__(self, core: Core, pairs: Sequence[ValidRequest], judging: Judging) -> None:
         self._core, self._judging = core, judging
-        self._choices = [choice for pair in pairs for choice in pair.choices]
-        self._running: deque[tuple[ChoiceRequest, TokenStream]] = deque()
+        self._window = ChoiceWindow([choice for pair in pairs for choice in pair.choices], core.submit)
         self._examined: list[ExaminationStream] = []
-        self._cancelled = False
         self.numerics = ""  # numerics class of the last one
         self.cached_tokens = 0
 
     @property
     def prompt_tokens(self) -> int:
-        return sum(len(choice.prompt) for choice in self._choices)
+        return self._window.prompt_tokens
 
     async def scores(self) -> list[float]:
         """Wait for all, in order. Raises mesh.errors only."""
-        found = list[float]()
         try:
-            for choice in self._choices:
-                if len(self._running) == WINDOW:
-                    found.append(await self._next())
-                if self._cancelled:
-                    raise Cancelled("the client went away")
-                self._running.append((choice, self._core.submit(choice)))
-                await asyncio.sleep(0)  # other requests have their turn between two submissions
-            while self._running:
-                found.append(await self._next())
-            return found
+            return await self._window.results(self._score)
         finally:
             self.cancel()
 
-    async def _next(self) -> float:
-        choice, stream = self._running[0]
+    async def _score(self, choice: ChoiceRequest, stream: TokenStream) -> float:
         async for token in stream.events():
             listed = _listed(token)
             self.numerics, self.cached_tokens = stream.numerics, self.cached_tokens + stream.timings.cached_tokens
-            self._running.popleft()
             judging = self._judging
             yes = listed[judging.yes] if judging.yes in listed else await self._logprob(choice, judging.yes)
             no = listed[judging.no] if judging.no in listed else await self._logprob(choice, judging.no)
@@ -109,9 +93,7 @@ class Relevances:
         return last.logprob
 
     def cancel(self) -> None:
-        self._cancelled = True
-        for _, stream in self._running:
-            stream.cancel()
+        self._window.cancel()
         for examined in self._examined:
             examined.cancel()
 

@@ -19,7 +19,10 @@ from gateway.batches.store import BatchStore
 log = logging.getLogger("baton.gateway")
 
 EXPIRED = NoAnswer("batch_expired", "the batch's completion window ended before this request was answered", final=True)
-FILES_FULL = "the bound of all files (files_mib) is reached; delete files, and send the requests without outcome again"
+FILES_FULL = (
+    "the bound of all files (files_mib), or of one tenant's (files_share), is reached; delete files, and send the "
+    "requests without outcome again"
+)
 INPUT_GONE = "the input file was deleted or is too old (file_days); upload it again, and begin a new batch"
 
 

@@ -9,12 +9,14 @@ import hashlib
 import os
 import sqlite3
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from random import Random
 
 import msgspec
 
+from gateway.batches.bounds import FileBounds, bytes_of
 from gateway.batches.leftovers import NEW, sweep
 from gateway.batches.records import ACTIVE, BatchRecord, FileRecord
 from gateway.stored.database import StoredDatabase
@@ -37,16 +39,21 @@ Record = FileRecord | BatchRecord
 
 
 class NoRoom(Exception):
-    """The file does not fit into the bound of all files."""
+    """The file does not fit."""
+
+    def __init__(self, *, share: bool) -> None:
+        """`share`: into its tenant's share, though all files together may have more."""
+        super().__init__()
+        self.share = share
 
 
 class BatchStore:
     def __init__(
-        self, folder: Path, *, days: float, most_bytes: int, clock: Callable[[], float], random: Random
+        self, folder: Path, bounds: FileBounds, *, days: float, clock: Callable[[], float], random: Random
     ) -> None:
         """`clock`: seconds since 1970. `random` draws ids, so nobody may be able to guess it."""
         self.clock, self._random = clock, random
-        self.seconds, self.most_bytes = days * 86400, most_bytes
+        self.seconds, self.bounds = days * 86400, bounds
         self._folder = folder
         self._database = StoredDatabase(folder / "files.sqlite", _SCHEMA)
 
@@ -104,8 +111,8 @@ class BatchStore:
         def add(connection: sqlite3.Connection) -> FileRecord:
             size = content.stat().st_size
             self._prune(connection)
-            if bounded and size > self._room(connection):
-                raise NoRoom
+            if bounded and size > self._room(connection, owner):
+                raise NoRoom(share=size <= self._room(connection, ""))
             record = FileRecord(
                 id=id,
                 bytes=size,
@@ -123,9 +130,9 @@ class BatchStore:
 
         return await self._database.do(add)
 
-    async def room(self) -> int:
-        """Bytes that further files may have."""
-        return await self._database.do(self._room)
+    async def room(self, owner: str) -> int:
+        """Bytes that further files of this tenant may have; below zero where batches have written more by now."""
+        return await self._database.do(lambda connection: self._room(connection, owner))
 
     async def file(self, id: str, owner: str) -> FileRecord | None:
         found = await self._one("files", id, owner)
@@ -226,9 +233,11 @@ class BatchStore:
         connection.execute(query, (msgspec.json.encode(record), int(record.status in ACTIVE), owner, id))
         return record
 
-    def _room(self, connection: sqlite3.Connection) -> int:
-        (used,) = connection.execute("SELECT COALESCE(SUM(bytes), 0) FROM files").fetchone()
-        return max(0, self.most_bytes - int(used))
+    def _room(self, connection: sqlite3.Connection, owner: str) -> int:
+        held = Counter[str](dict(connection.execute("SELECT owner, SUM(bytes) FROM files GROUP BY owner").fetchall()))
+        for each, id in connection.execute("SELECT owner, id FROM batches WHERE active = 1").fetchall():
+            held[each] += bytes_of(self.outcomes(id, each))
+        return self.bounds.room(held, owner)
 
     def _prune(self, connection: sqlite3.Connection) -> None:
         """Remove files and batches that are too old."""

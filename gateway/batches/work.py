@@ -137,7 +137,7 @@ class BatchWork:
                 batch.reason = "cancelled"
             elif self._store.clock() >= record.expires_at:
                 batch.reason = "expired"
-            elif await self._written(batch) > await self._store.room():
+            elif await self._store.room(batch.owner) < 0:
                 batch.reason = "full"
             if batch.reason:
                 running.cancel()
@@ -182,11 +182,6 @@ class BatchWork:
         )
         batch.tally = runner.tally
         await runner.run(source.requests(ledger.has), self._concurrency)
-
-    async def _written(self, batch: RunningBatch) -> int:
-        """Bytes of the batch's outcomes, which no file of the client has yet."""
-        paths = self._store.outcomes(batch.record.id, batch.owner)
-        return sum(path.stat().st_size for path in paths if path.exists())
 
 
 class _Turns:

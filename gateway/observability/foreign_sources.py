@@ -96,5 +96,5 @@ def _kv_usage(gateway: Gateway, root: str) -> float:
 def _cache_config(gateway: Gateway, root: str) -> Iterator[MetricSeries]:
     decodes = [w for w in gateway.workers.of(root) if w.tier is Tier.DECODE]
     if decodes:
-        pages = sum(w.load.total_pages for w in decodes)
+        pages = sum(w.load.total_pages // w.bands for w in decodes)
         yield MetricSeries((root, ENGINE, str(decodes[0].hello.page_tokens), str(pages)), 1)

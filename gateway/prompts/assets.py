@@ -14,7 +14,7 @@ from gateway.structured.check import GrammarCheck
 from gateway.text.chat import ChatTemplate
 from gateway.text.client_template import ClientTemplates
 from gateway.text.controls import ControlTokens
-from gateway.text.formats import AUTO, ReasoningFormat, ToolFormat, reasoning_format
+from gateway.text.formats import AUTO, HARMONY_ENDS, ReasoningFormat, ToolFormat, reasoning_format
 from gateway.text.generation import read_defaults
 from gateway.text.jinja import Now
 from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
@@ -101,7 +101,10 @@ def load_assets(
     no_template: tuple[ToolFormat | None, str | None] = (None, "the model has no chat template")
     calls, why_not = no_template if for_tools is None else tool_support(for_tools, tool_format)
     reasons = None if template is None else reasoning_format(template, reasoning)
-    marks = [mark for row in (calls, reasons) if row is not None for mark in row.marks]
+    rows = [row for row in (calls, reasons) if row is not None]
+    marks = [mark for row in rows for mark in row.marks]
+    if any(row.channels for row in rows):
+        eos_ids |= {number for mark in HARMONY_ENDS if (number := tokenizer.token_to_id(mark)) is not None}
     named_eos = tokenizer.token_to_id(special["eos_token"]) if "eos_token" in special else None
     vocabulary = _positive(folder, text, "vocab_size")
     return Assets(

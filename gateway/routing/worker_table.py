@@ -234,6 +234,8 @@ class WorkerTable:
                 kind_of(worker, hosts=hosts),
                 hello.page_tokens,
                 hello.window_tokens,
+                hello.windowed_bands,
+                hello.full_bands,
                 hello.adjusts_logits,
             )
             found.setdefault(key, []).append(worker)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.structured.forms import Added, Form, lark, literal, pieces, sequence, triggered
+from gateway.structured.forms import Added, Form, lark, pieces, sequence, triggered
 from gateway.structured.schema import json_grammar, why_unsupported
 from gateway.text.formats import ToolFormat
 from gateway.text.tool_choice import OfferedTools, ToolMode
@@ -51,11 +51,13 @@ def call_form(
         return answer
     strict = any(tool["function"].get("strict") for tool in tools)
     restricted = len(offered.tools) < len(tools)
-    if offered.mode is ToolMode.AUTO and answer is None and not strict and not restricted:
+    # Each message of a model with channels begins with the mark that begins a call, so free text has no grammar.
+    free = written.channels or not (strict or restricted)
+    if offered.mode is ToolMode.AUTO and answer is None and free:
         return None
     marks = CallMarks.of(written)
     calls = [
-        _call(tool["function"], written, f"{tools_field}[{at}]{parameters}")
+        _call(tool["function"], written, added, f"{tools_field}[{at}]{parameters}")
         for at, tool in enumerate(tools)
         if tool["function"]["name"] in offered.names
     ]
@@ -84,11 +86,11 @@ def _calls(calls: Sequence[str], form: CallMarks, added: Added, *, parallel: boo
     return [f"calls: {sequence(form.opening, f'call{more}', form.closing, added)}", f"call: {body}"]
 
 
-def _call(function: Json, written: ToolFormat, path: str) -> str:
-    """The JSON object of a call. Arguments of a tool that is not strict follow its schema where that can be followed,
-    else they are any JSON object."""
+def _call(function: Json, written: ToolFormat, added: Added, path: str) -> str:
+    """A call without the marks around it. Arguments of a tool that is not strict follow its schema where that can be
+    followed, else they are any JSON object."""
     schema = function.get("parameters") or {"type": "object"}
     if not function.get("strict") and why_unsupported(schema, path) is not None:
         schema = {"type": "object"}
-    head = written.call(function["name"])
-    return f"{literal(head)} {json_grammar({'type': 'object', **schema}, path)} {literal('}')}"
+    body = json_grammar({"type": "object", **schema}, path)
+    return sequence(written.call(function["name"]), body, written.call_end, added)

@@ -14,6 +14,8 @@ NAME_KEY = "name"
 ARGUMENTS_KEYS = ("arguments", "parameters")  # both are read in every form
 PROBE = "probe_of_tools"
 _PROBED = "probe of reasoning"
+HARMONY_ENDS = ("<|return|>", "<|call|>")  # tokens of harmony with which an answer ends
+HARMONY_MARKS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", *HARMONY_ENDS)
 _QUESTION = {"role": "user", "content": "?"}
 _TOOL = {"type": "function", "function": {"name": PROBE, "description": "", "parameters": {"type": "object"}}}
 # Some templates refuse ids that are not nine letters and digits.
@@ -38,6 +40,7 @@ class ToolFormat:
     lead: str = ""  # white space or bracket that models write between `begin` and the first call
     tail: str = ""  # what they write between the last call and `end`
     between: str = "\n"  # what they write between two calls, or between two blocks where a block holds one call
+    channels: bool = False  # calls are messages in channels, which gateway/text/harmony.py reads
 
     @property
     def opening(self) -> str:
@@ -49,11 +52,20 @@ class ToolFormat:
         return self.tail + self.end
 
     def call(self, name: str) -> str:
-        """The written beginning of a call, up to its arguments. Behind the arguments comes one `}`."""
+        """The written beginning of a call, up to its arguments."""
+        if self.channels:
+            return f"{name} <|constrain|>json<|message|>"
         return f'{{"{NAME_KEY}": "{name}", "{self.arguments_key}": '
 
     @property
+    def call_end(self) -> str:
+        """The text behind the arguments of a call."""
+        return "" if self.channels else "}"
+
+    @property
     def marks(self) -> tuple[str, ...]:
+        if self.channels:
+            return HARMONY_MARKS
         return tuple(filter(None, (self.begin, self.end, self.arguments_mark, "[CALL_ID]" if self.listed else "")))
 
 
@@ -64,10 +76,15 @@ class ReasoningFormat:
     name: str  # value of the setting reasoning_format
     begin: str
     end: str
+    channels: bool = False  # it is a message in a channel, which gateway/text/harmony.py reads
 
     @property
     def marks(self) -> tuple[str, ...]:
-        return (self.begin, self.end)
+        return HARMONY_MARKS if self.channels else (self.begin, self.end)
+
+    def is_in(self, source: str) -> bool:
+        """Whether the source of a template tells that its model reasons in this form."""
+        return (self.begin if self.channels else self.end) in source
 
 
 HERMES = ToolFormat("hermes", "<tool_call>", "</tool_call>", lead="\n", tail="\n")  # Qwen and the built-in pair too
@@ -83,10 +100,12 @@ MISTRAL = ToolFormat(
     between=", ",
 )
 LLAMA3 = ToolFormat("llama3", "<|python_tag|>", arguments_key="parameters", separator=";", bare=True, between="; ")
-TOOL_FORMATS = (HERMES, MISTRAL, LLAMA3)
+HARMONY = ToolFormat("harmony", "<|channel|>commentary to=functions.", between="<|start|>assistant", channels=True)
+TOOL_FORMATS = (HERMES, MISTRAL, LLAMA3, HARMONY)
 THINK = ReasoningFormat("think", "<think>", "</think>")
 MISTRAL_THINK = ReasoningFormat("mistral", "[THINK]", "[/THINK]")
-REASONING_FORMATS = (THINK, MISTRAL_THINK)
+HARMONY_ANALYSIS = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True)
+REASONING_FORMATS = (THINK, MISTRAL_THINK, HARMONY_ANALYSIS)
 AUTO, NONE = "auto", "none"
 
 
@@ -118,7 +137,7 @@ def reasoning_format(template: ChatTemplate, setting: str = AUTO) -> ReasoningFo
     except InvalidRequest:
         turn = ""
     for row in REASONING_FORMATS:
-        if row.begin in turn.partition(_PROBED)[0] or row.end in template.source:
+        if row.begin in turn.partition(_PROBED)[0] or row.is_in(template.source):
             return row
     return None
 

@@ -9,7 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from gateway.text.answer_parser import AnswerParser
-from gateway.text.formats import HERMES, ReasoningFormat, ToolFormat
+from gateway.text.formats import HARMONY_MARKS, HERMES, ReasoningFormat, ToolFormat
+from gateway.text.harmony import HarmonyParser
 from gateway.text.parsed import Parsed
 from gateway.text.stops import TextPiece
 from gateway.text.tool_choice import NO_TOOLS, OfferedTools
@@ -41,8 +42,21 @@ class AnswerFormat:
     growing: bool = False  # a call leaves before it is whole
 
     @property
+    def in_channels(self) -> bool:
+        """The answer is messages in channels."""
+        calls = self.tools is not None and self.tools.channels
+        return calls or (self.reasoning is not None and self.reasoning.channels)
+
+    @property
+    def has_parts(self) -> bool:
+        """The answer may hold something besides text."""
+        return bool(self.use.names) or self.reasoning is not None or self.in_channels
+
+    @property
     def marks(self) -> frozenset[str]:
         """Marks that are read, and therefore have text even where they are special tokens."""
+        if self.in_channels:
+            return frozenset(HARMONY_MARKS)
         calls = self.tools.marks if self.tools is not None and self.use.names else ()
         return frozenset({*calls, *(self.reasoning.marks if self.reasoning is not None else ())})
 
@@ -64,13 +78,7 @@ class AnswerReader:
 
     def __init__(self, reading: AnswerFormat, *, request_id: str = "", choice: int = 0, before: str = "") -> None:
         """`before`: text of this choice that the client already has; calls in it are counted and not returned again."""
-        self._parser = AnswerParser(
-            reading.tools,
-            reading.use.names,
-            reading.reasoning,
-            reasoning_begun=reading.reasoning_begun,
-            growing=reading.growing,
-        )
+        self._parser = _parser_of(reading)
         self._owner, self._short_ids = f"{request_id}/{choice}", reading.tools is not None and reading.tools.short_ids
         self._tokens: deque[tuple[Token, int]] = deque()  # tokens that are held back, and where their text ends
         self._reasons = reading.reasoning is not None
@@ -164,6 +172,14 @@ class AnswerReader:
             number, rest = divmod(number, len(_ALPHABET))
             letters += _ALPHABET[rest]
         return letters
+
+
+def _parser_of(reading: AnswerFormat) -> AnswerParser | HarmonyParser:
+    names, begun = reading.use.names, reading.reasoning_begun
+    if reading.in_channels:
+        reasons = reading.reasoning is not None
+        return HarmonyParser(names, reasons=reasons, reasoning_begun=begun, growing=reading.growing)
+    return AnswerParser(reading.tools, names, reading.reasoning, reasoning_begun=begun, growing=reading.growing)
 
 
 def _joined(first: Parsed, second: Parsed) -> Parsed:

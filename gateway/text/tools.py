@@ -12,6 +12,7 @@ from typing import Any
 from gateway.text.answer_parser import AnswerParser
 from gateway.text.chat import ChatTemplate
 from gateway.text.formats import AUTO, NONE, PROBE, TOOL_FORMATS, ToolFormat, shows_tools, written_call
+from gateway.text.harmony import HarmonyParser
 from gateway.text.json_text import parse_json_object
 from gateway.text.tool_choice import NO_TOOLS, OfferedTools, ToolMode, parse_tool_choice
 from mesh.errors import InvalidRequest, brief
@@ -118,7 +119,8 @@ def tool_support(template: ChatTemplate, setting: str = AUTO) -> tuple[ToolForma
 
 
 def _is_written_in(row: ToolFormat, turn: str) -> bool:
-    parser = AnswerParser(row, frozenset({PROBE}))
+    names = frozenset({PROBE})
+    parser = HarmonyParser(names) if row.channels else AnswerParser(row, names)
     parser.feed(turn)
     return parser.count == 1
 

@@ -93,16 +93,27 @@ class AttachedWorker:
         return f"{self.hello.numerics} fingerprint {self.hello.fingerprint}"
 
     @property
+    def bands(self) -> int:
+        """Pages that hold the same tokens, each of other layers."""
+        return (self.hello.windowed_bands + self.hello.full_bands) or 1
+
+    @property
     def pool_tokens(self) -> int:
-        """Tokens of the longest text for which it has pages. With windows a text of any length holds few of them."""
-        tokens = self.load.total_pages * self.hello.page_tokens
-        window = self.hello.window_tokens
-        return max(tokens, self.hello.context_tokens) if 0 < window < tokens else tokens
+        """Tokens of the longest text for which it has pages. Where all layers have windows a text of any length holds
+        few of them; where some have, it holds few of theirs."""
+        hello, pages = self.hello, self.load.total_pages
+        size, window, full = hello.page_tokens, hello.window_tokens, hello.full_bands
+        tokens = pages // self.bands * size
+        if not full:
+            return max(tokens, hello.context_tokens) if 0 < window < tokens else tokens
+        most = -(-(window + hello.chunk_tokens) // size) + 1  # as the worker counts, Horizon.most_pages
+        return max(tokens, (pages - hello.windowed_bands * most) // full * size)
 
     def pages(self, tokens: int) -> float:
         """Pages, or a part of one, that so many tokens of a text take: with windows those of the last tokens only."""
-        window, size = self.hello.window_tokens, self.hello.page_tokens
-        return (min(tokens, window + size) if window else tokens) / size
+        hello = self.hello
+        window, size, windowed = hello.window_tokens, hello.page_tokens, hello.windowed_bands or 1
+        return (hello.full_bands * tokens + windowed * (min(tokens, window + size) if window else tokens)) / size
 
     @property
     def page_dtype(self) -> str:

@@ -22,7 +22,7 @@ from baton_kernels.products import (
     pack_integers,
     product,
 )
-from baton_kernels.rows import add, cap, clip, layernorm, rmsnorm, rmsnorm_within
+from baton_kernels.rows import add, cap, clip, layernorm, rmsnorm, rmsnorm_within, share_latent
 from baton_kernels.sampling import Drawn, sample
 from baton_kernels.selftest import self_test
 
@@ -76,6 +76,7 @@ __all__ = [
     "self_test",
     "set_threads",
     "shape_of",
+    "share_latent",
     "stack",
     "stacked_bytes",
     "threads",

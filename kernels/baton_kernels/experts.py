@@ -15,12 +15,14 @@ from baton_kernels.layer import ACTIVATIONS, MlpWeights
 from baton_kernels.library import KernelError, check, load
 from baton_kernels.products import activation_index
 
+SHARED = ("", "gated", "whole")  # how the expert that computes every row is weighed, in the order of calls.h
+
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
     """The weights of a layer's experts. Matrices are packed; those of experts are rows of uint8 [experts, bytes]."""
 
-    router: Array  # outputs: the score of each expert, and behind them that of the shared expert
+    router: Array  # outputs: the score of each expert, and behind them that of a gated shared expert
     gate_up: Array  # each expert's [2 * width, hidden], gate first
     down: Array  # each expert's [hidden, width]
     chosen: int  # experts that compute a row
@@ -28,19 +30,35 @@ class Mixture:
     activation: str = ACTIVATIONS[0]
     shared_gate_up: Array | None = None  # that of an expert which computes every row
     shared_down: Array | None = None
+    shared_gated: bool = True  # its weight is the sigmoid of its score; else 1
+    factor: float = 1.0  # the weights of a row's experts are multiplied by it
+    router_bias: Array | None = None  # [experts]
+    gate_up_bias: Array | None = None  # [experts, 2 * width]; it is added before the activation
+    down_bias: Array | None = None  # [experts, hidden]
 
     @property
     def count(self) -> int:
         return len(self.gate_up)
 
     @property
-    def shared(self) -> bool:
-        return self.shared_gate_up is not None
+    def shared(self) -> str:
+        """How the shared expert is weighed; empty: there is none."""
+        return "" if self.shared_gate_up is None else "gated" if self.shared_gated else "whole"
+
+    @property
+    def scored(self) -> int:
+        """Outputs of the router."""
+        return self.count + (self.shared == "gated")
+
+    @property
+    def parts(self) -> int:
+        """Experts that compute a row."""
+        return self.chosen + bool(self.shared)
 
     def native(self) -> MlpWeights:
         """The addresses of the weights, which live as long as the arrays; KernelError where shapes do not fit."""
         scored, hidden = shape_of(self.router)
-        if scored != self.count + self.shared or not 1 <= self.chosen <= self.count:
+        if scored != self.scored or not 1 <= self.chosen <= self.count:
             raise KernelError(
                 f"router: has {scored} outputs for {self.count} experts of which {self.chosen} are chosen"
             )
@@ -64,6 +82,11 @@ class Mixture:
             experts=self.count,
             chosen=self.chosen,
             normalised=self.normalised,
+            shared=SHARED.index(self.shared),
+            factor=self.factor,
+            router_bias=_bias("router_bias", self.router_bias, (scored,)),
+            experts_gate_up_bias=_bias("gate_up_bias", self.gate_up_bias, (self.count, shape_of(self.gate_up[0])[0])),
+            experts_down_bias=_bias("down_bias", self.down_bias, (self.count, hidden)),
         )
 
 
@@ -89,20 +112,24 @@ def run(x: Array, weights: MlpWeights, out: Array, residual: Array | None = None
     )
 
 
-def route(scores: Array, chosen: int, *, normalised: bool, shared: bool = False) -> tuple[Array, Array]:
+def route(
+    scores: Array, chosen: int, *, normalised: bool, shared: str = "", factor: float = 1.0
+) -> tuple[Array, Array]:
     """The experts of each row [rows, chosen], best first and equal scores by index, and their weights: the softmax over
-    all experts. With `shared`, the last score is that of the shared expert, and its sigmoid is the last weight."""
+    all experts, times the factor. With `shared`, the last weight is that of the shared expert: the sigmoid of the last
+    score if it is gated, else 1."""
     rows, scored = rank("scores", scores, 2)
     ids = np.empty((rows, max(0, chosen)), np.int32)
-    weights = np.empty((rows, max(0, chosen) + shared), np.float32)
+    weights = np.empty((rows, max(0, chosen) + bool(shared)), np.float32)
     check(
         load().route(
             pointer("scores", scores, F32, (rows, scored)),
             rows,
-            scored - shared,
+            scored - (shared == "gated"),
             chosen,
             normalised,
-            shared,
+            SHARED.index(shared),
+            factor,
             pointer("ids", ids, I32, ids.shape),
             pointer("weights", weights, F32, weights.shape),
         )
@@ -126,6 +153,10 @@ def combine(y: Array, places: Array, weights: Array, out: Array, residual: Array
             writable("out", out, F32, (rows, k)),
         )
     )
+
+
+def _bias(name: str, bias: Array | None, shape: tuple[int, ...]) -> int | None:
+    return None if bias is None else pointer(name, bias, F32, shape)
 
 
 def bytes_read() -> int:

@@ -13,33 +13,36 @@ def _fields(kind: type, *names: str) -> list[tuple[str, type]]:
 
 
 NORMS = ("rms", "layer")  # in the order of calls.h, as are the next
-ACTIVATIONS = ("silu", "gelu_tanh")
+CLAMPED_SWIGLU = "clamped_swiglu"  # a function of gate and up together
+ACTIVATIONS = ("silu", "gelu_tanh", CLAMPED_SWIGLU)
 
 
 class MlpWeights(Structure):
     """Addresses of an MLP's weights, and what lies between its products. Without a gate, `gate_up` is up alone.
 
-    With a router there are experts, whose matrices lie one behind the other; `gate_up` and `down` are then the expert
-    that computes every row, or None."""
+    With a router there are experts, whose matrices lie one behind the other, as their biases do; `gate_up` and `down`
+    are then the expert that computes every row, or None."""
 
     _fields_ = [
         *_fields(c_void_p, "gate_up", "gate_up_bias", "down", "down_bias"),
         *_fields(c_int, "activation", "gated"),
         *_fields(c_void_p, "router", "experts_gate_up", "experts_down"),
         *_fields(c_int64, "gate_up_bytes", "down_bytes"),
-        *_fields(c_int, "experts", "chosen", "normalised"),
+        *_fields(c_int, "experts", "chosen", "normalised", "shared"),
+        ("factor", c_float),
+        *_fields(c_void_p, "router_bias", "experts_gate_up_bias", "experts_down_bias"),
     ]
 
 
 class Layer(Structure):
-    """Addresses of one layer's weights; a bias or norm that the model lacks is None, as is a rope's table. `window`:
-    slots that a row sees, its own the last; 0: all."""
+    """Addresses of one layer's weights; a bias, a norm or sinks that the model lacks are None, as is a rope's table.
+    `window`: slots that a row sees, its own the last; 0: all."""
 
     _fields_ = [
-        *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm"),
+        *_fields(c_void_p, "input_norm", "input_norm_bias", "qkv", "qkv_bias", "q_norm", "k_norm", "latent_norm"),
         *_fields(c_void_p, "o", "o_bias", "attended_norm", "ffn_norm", "ffn_norm_bias"),
         ("mlp", MlpWeights),
-        *_fields(c_void_p, "fed_norm", "cos", "sin"),
+        *_fields(c_void_p, "fed_norm", "cos", "sin", "sinks"),
         ("window", c_long),
         ("index", c_long),
     ]
@@ -51,7 +54,8 @@ class LayerStep(Structure):
     _fields_ = [
         *_fields(c_int, "path", "kv", "norm", "wide_norms"),
         *_fields(c_float, "eps", "scale", "attention_cap", "embedding_scale", "residual_scale", "logits_cap"),
-        *_fields(c_float, "qkv_limit"),
+        *_fields(c_float, "qkv_limit", "latent_eps"),
+        ("latent", c_long),
         *_fields(c_long, "rows", "sequences", "max_pages", "hidden", "ffn", "heads", "kv_heads", "dim"),
         *_fields(c_long, "page_tokens", "max_positions"),
         *_fields(c_int64, "pool_bytes", "page_stride"),

@@ -12,6 +12,7 @@ PAGE_TOKENS = (16, 32, 64)
 _TILES = {"fp32": ("fp32-v1", "fp32"), "pairs": ("pairs-v1", "bf16"), "amx": ("pairs-v1", "bf16")}
 _ELEMENT_BYTES = {"fp32": 4, "pairs": 2, "amx": 2}
 _SCALE_BYTES = 2
+MOST_DIM = 576  # elements of a head
 _ALL_POSITIONS = 1 << 31  # more than any slot
 OWN = "own"  # a path's own keys and values, which it multiplies as they are
 _CODES = {"int8": "int8", "fp8": "fp8-e4m3"}
@@ -40,8 +41,8 @@ def check_shape(path: str, page_tokens: int, dim: int) -> None:
     path_index(path)
     if page_tokens not in PAGE_TOKENS:
         raise KernelError(f"page_tokens: {page_tokens} is not one of {PAGE_TOKENS}")
-    if dim % 16 or not 16 <= dim <= 256:
-        raise KernelError(f"dim: {dim} is not a multiple of 16 up to 256")
+    if dim % 16 or not 16 <= dim <= MOST_DIM:
+        raise KernelError(f"dim: {dim} is not a multiple of 16 up to {MOST_DIM}")
 
 
 def rotate_write(
@@ -114,6 +115,7 @@ def attention(
     kv: str = OWN,
     cap: float = 0.0,  # bound of scores; 0: none
     window: int = 0,  # slots that a row sees, its own the last; 0: all
+    sinks: Array | None = None,  # [heads] a score beside those of the slots, which takes its share and adds nothing
 ) -> None:
     """Row i of a sequence sees its slots up to starts + i, which must have been written. Pages before the window of its
     first row are not read. Rows of `out` that belong to no sequence keep their content."""
@@ -145,6 +147,7 @@ def attention(
             window,
             scale,
             cap,
+            None if sinks is None else pointer("sinks", sinks, F32, (heads,)),
             writable("out", out, F32, (rows, heads * dim)),
         )
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from baton_kernels.arrays import F16, F32, I8, I32, U8, U16, Array, buffer, pointer, rank, writable
 from baton_kernels.forms import MatrixForm, shape_of
-from baton_kernels.layer import ACTIVATIONS
+from baton_kernels.layer import ACTIVATIONS, CLAMPED_SWIGLU
 from baton_kernels.library import KernelError, check, load
 
 _SOURCES = {F32: 0, F16: 1, U16: 2}
@@ -116,7 +116,8 @@ def product(x: Array, packed: Array, out: Array, bias: Array | None = None, resi
 def gated(
     x: Array, packed_gate_up: Array, out: Array, bias: Array | None = None, *, activation: str = ACTIVATIONS[0]
 ) -> None:
-    """out [rows, n] = activation(gate) * up, gate and up packed together as [2n, k], gate first; bias [2n]."""
+    """out [rows, n] = activation(gate) * up, gate and up packed together as [2n, k], gate first; bias [2n]. The
+    activation `clamped_swiglu` computes (up + 1) * gate * sigmoid(1.702 * gate), the gate at most 7, up within +-7."""
     (rows, _), (both, k) = rank("x", x, 2), shape_of(packed_gate_up)
     check(
         load().gated(
@@ -136,8 +137,8 @@ def between(gate_up: Array, out: Array, *, activation: str) -> None:
     (rows, both), (_, n) = rank("gate_up", gate_up, 2), rank("out", out, 2)
     if both not in (n, 2 * n):
         raise KernelError(f"gate_up: has {both} columns, must be {n} or {2 * n}")
-    at = pointer("gate_up", gate_up, F32, (rows, both))
-    load().between(at, writable("out", out, F32, (rows, n)), rows, n, activation_index(activation), both == 2 * n)
+    at, index = pointer("gate_up", gate_up, F32, (rows, both)), activation_index(activation, gated=both == 2 * n)
+    load().between(at, writable("out", out, F32, (rows, n)), rows, n, index, both == 2 * n)
 
 
 def activated(x: Array, packed: Array, out: Array, bias: Array | None = None, *, activation: str) -> None:
@@ -150,12 +151,14 @@ def activated(x: Array, packed: Array, out: Array, bias: Array | None = None, *,
             rows,
             writable("out", out, F32, (rows, n)),
             None if bias is None else pointer("bias", bias, F32, (n,)),
-            activation_index(activation),
+            activation_index(activation, gated=False),
         )
     )
 
 
-def activation_index(activation: str) -> int:
+def activation_index(activation: str, *, gated: bool = True) -> int:
+    if activation == CLAMPED_SWIGLU and not gated:
+        raise KernelError(f"activation: {activation!r} is a function of gate and up, and there is no gate")
     if activation not in ACTIVATIONS:
         raise KernelError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS.index(activation)

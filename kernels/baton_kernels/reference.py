@@ -142,38 +142,17 @@ def activated(activation: str, x: Array) -> Array:
 
 
 def gated(path: str, x: Array, weight: Array, bias: Array | None = None, activation: str = "silu") -> Array:
-    gate, up = np.split(product(path, x, weight, bias), 2, axis=1)
-    result: Array = activated(activation, gate) * up
-    return result
+    return between(activation, *np.split(product(path, x, weight, bias), 2, axis=1))
 
 
-def route(scores: Array, chosen: int, *, normalised: bool, shared: bool) -> tuple[Array, Array]:
-    t = torch.from_numpy(np.asarray(scores, np.float64))
-    of_experts = t[:, :-1] if shared else t
-    weights, ids = of_experts.softmax(-1).topk(chosen)
-    if normalised:
-        weights = weights / weights.sum(-1, keepdim=True)
-    if shared:
-        weights = torch.cat([weights, t[:, -1:].sigmoid()], -1)
-    return ids.numpy(), weights.numpy()
-
-
-def mixture(path: str, x: Array, ids: Array, weights: Array, experts: list[tuple[Any, Any]]) -> Array:
-    """The sum of a row's experts, each a pair of gate_up and down: numbers on a path, or integers. Where rows have one
-    more weight than ids, the last expert computes all of them."""
-    total = np.zeros(x.shape)
-    for row in range(len(x)):
-        of_row = [*ids[row], len(experts) - 1][: weights.shape[1]]
-        for expert, weight in zip(of_row, weights[row], strict=True):
-            gate_up, down = experts[expert]
-            gate, up = np.split(_any_product(path, x[row : row + 1], gate_up), 2, axis=1)
-            inner = (activated("silu", gate) * up).astype(np.float32)
-            total[row] += weight * _any_product(path, inner, down)[0]
-    return total
-
-
-def _any_product(path: str, x: Array, weight: Any) -> Array:
-    return integers(x, weight) if isinstance(weight, Integers) else product(path, x, weight)
+def between(activation: str, gate: Array, up: Array) -> Array:
+    """The inputs of the second product of an MLP that has a gate."""
+    if activation != "clamped_swiglu":
+        result: Array = activated(activation, gate) * up
+        return result
+    gate, up = np.minimum(gate, 7.0), np.clip(up, -7.0, 7.0)
+    share: Array = torch.from_numpy(np.asarray(1.702 * gate, np.float64)).sigmoid().numpy()
+    return (up + 1) * gate * share
 
 
 def rmsnorm(x: Array, weight: Array, eps: float) -> Array:
@@ -201,9 +180,18 @@ def rotary(x: Array, cos: Array, sin: Array) -> Array:
 
 
 def attention(
-    path: str, q: Array, k: Array, v: Array, start: int, scale: float, cap: float = 0.0, window: int = 0
+    path: str,
+    q: Array,
+    k: Array,
+    v: Array,
+    start: int,
+    scale: float,
+    cap: float = 0.0,
+    window: int = 0,
+    sinks: Array | None = None,
 ) -> Array:
-    """One sequence: q [rows, heads, dim], k and v [slots, kv_heads, dim] as stored -> [rows, heads * dim]."""
+    """One sequence: q [rows, heads, dim], k and v [slots, kv_heads, dim] as stored -> [rows, heads * dim]. A sink is
+    one more score of its head, with a value of zeros."""
     rows, heads, dim = q.shape
     group = heads // k.shape[1]
     tq = torch.from_numpy(stored(path, q)).double().transpose(0, 1)
@@ -212,7 +200,12 @@ def attention(
     seen = (slots <= own) & (slots > own - (window or len(k) + rows))
     scores = tq @ tk.transpose(1, 2) * scale
     scores = (scores / cap).tanh() * cap if cap else scores
-    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        beside = torch.from_numpy(sinks).double()[:, None, None].expand(heads, rows, 1)
+        weights = torch.cat([scores, beside], -1).softmax(-1)[..., :-1]
     result: Array = (weights @ tv).transpose(0, 1).reshape(rows, heads * dim).numpy()
     return result
 

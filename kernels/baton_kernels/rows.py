@@ -36,6 +36,23 @@ def rmsnorm_within(x: Array, weight: Array, first: int, eps: float) -> None:
     )
 
 
+def share_latent(qkv: Array, weight: Array, heads: int, dim: int, eps: float) -> None:
+    """The only KV head of qkv [rows, (heads + 2) * dim] has a latent in its values, and zeros behind it. It is
+    normalised there, and becomes what keys have behind each half of their rotated elements."""
+    rows, _ = rank("qkv", qkv, 2)
+    check(
+        load().share_latent(
+            writable("qkv", qkv, F32, (rows, (heads + 2) * dim)),
+            pointer("weight", weight, F32, weight.shape),
+            rows,
+            heads,
+            dim,
+            len(weight),
+            eps,
+        )
+    )
+
+
 def layernorm(x: Array, weight: Array, bias: Array, eps: float, out: Array) -> None:
     """out [rows, k] = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias."""
     rows, k = rank("x", x, 2)

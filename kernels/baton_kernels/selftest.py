@@ -17,13 +17,10 @@ from baton_kernels.fixed import numbers, packed
 from baton_kernels.forms import DEEP, MatrixForm
 from baton_kernels.layer import ACTIVATIONS
 from baton_kernels.library import KERNEL_VERSION, KernelError
-from baton_kernels.rows import add, cap, layernorm, rmsnorm, rmsnorm_within
+from baton_kernels.rows import add, cap, layernorm, rmsnorm_within, share_latent
+from baton_kernels.selftest_attention import attention, lengths, sinks, windows
 from baton_kernels.selftest_experts import mixtures
 
-_HEADS, _KV_HEADS, _DIM, _PAGE, _POSITIONS = 6, 2, 32, 32, 96
-_STORED, _CHUNK = 41, 700  # pages that long texts repeat, rows of a long chunk
-_WINDOWS = (5, 33, 600)  # slots that a row sees
-_LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
 _VOCABULARIES = (32, 258, 300, 333, 1003, 4099)
 _TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 INTEGER_FORMS = (
@@ -39,17 +36,18 @@ INTEGER_FORMS = (
     MatrixForm("int4-groups", group=128, offset="zero", segments=2),
     MatrixForm("int4-groups", group=32, scales="fp16", table=_TABLE),
 )
-# Of each path, of integer products, of coded pages, of what other families and adapters compute, of experts and of
-# windows: on every machine. They change only with KERNEL_VERSION, or with this test.
+# Of each path, of integer products, of coded pages, of what other families and adapters compute, of experts, of
+# windows and of sinks: on every machine. They change only with KERNEL_VERSION, or with this test.
 KNOWN = {
     "fp32": "b988a1ce8d69ecf4a007660c4426146e",
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
     "integers": "f839c23c87da7303a3e254e756ce6751",
     "codes": "dca752be340182ee9ef32eebe220da99",
-    "families": "ea62514e6b7a7c5e7d5928da47efd529",
-    "experts": "36b6f285fb9d09f0584cecceeeafac40",
+    "families": "b9e9bc2e5603fa51efcee819da362079",
+    "experts": "48f519f80d201bc0c41dddaf14aba575",
     "windows": "a2a7db2e2e00a84a174651d333f082af",
+    "sinks": "583b9a1280805ba1e0c4178e1cbc0c36",
     "deltas": "d79456d86f10191b19b4a6c9fe33bb4f",
 }
 
@@ -82,12 +80,14 @@ def _run(path: str) -> str:
     if path == "experts":
         return _digest(path, mixtures())
     if path == "windows":
-        return _digest(path, _windows())
+        return _digest(path, windows())
+    if path == "sinks":
+        return _digest(path, sinks())
     if path == "deltas":
         return _digest(path, _deltas())
     if path == "codes":
-        return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in _attention(own, coded)))
-    return _digest(path, (*_products(path), *_attention(path), *_lengths(path), *_sampling(), _checksum()))
+        return _digest(path, (each for own in PATHS for coded in kv.KV[1:] for each in attention(own, coded)))
+    return _digest(path, (*_products(path), *attention(path), *lengths(path), *_sampling(), _checksum()))
 
 
 def _digest(path: str, results: Iterable[Array]) -> str:
@@ -163,27 +163,6 @@ def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = Fa
     )
 
 
-def _attention(path: str, pages_hold: str = kv.OWN, *, cap: float = 0.0, rotated: bool = True) -> list[Array]:
-    layer = kv.layer_bytes(path, _PAGE, _KV_HEADS, _DIM, pages_hold)
-    pool = np.zeros(layer * 4, np.uint8)
-    tables = np.array([[2, 0, 3], [1, 0, 0]], np.int32)
-    starts, counts, first = np.array([0, 0], np.int32), np.array([75, 5], np.int32), np.array([0, 75], np.int32)
-    slots = np.concatenate([np.arange(75), np.arange(5)]).astype(np.int32)
-    page_of = tables[np.repeat([0, 1], counts), slots // _PAGE].astype(np.int64) * layer
-    angles = numbers(6, _POSITIONS, _DIM // 2)
-    cos, sin = (np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25)), angles) if rotated else (None, None)
-    q, out = np.empty((80, _HEADS, _DIM), np.float32), np.empty((80, _HEADS * _DIM), np.float32)
-    qkv, norm = numbers(7, 80, (_HEADS + 2 * _KV_HEADS) * _DIM), numbers(8, _DIM)
-    shape = _HEADS, _KV_HEADS, _DIM
-    kv.rotate_write(
-        path, qkv, *shape, cos, sin, slots, page_of, slots % _PAGE, _PAGE, pool, q, norm, norm, kv=pages_hold
-    )
-    kv.attention(path, q, pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, pages_hold, cap)
-    normed = np.empty_like(out)
-    rmsnorm(out, numbers(9, _HEADS * _DIM), 1e-6, normed)
-    return [q, pool, out, normed]
-
-
 def _families() -> Iterator[Array]:
     """The kernels that Llama has no use for: other norms and activations, biases inside an MLP, caps, heads that no
     layer rotates."""
@@ -193,7 +172,9 @@ def _families() -> Iterator[Array]:
     layernorm(x, weight, bias, 1e-5, layered)
     rmsnorm_within(columns, weight[:70], 33, 1e-6)
     cap(wide, 30.0)
-    yield from (layered, columns, wide)
+    latents = numbers(20, 3, 5 * 48)
+    share_latent(latents, numbers(21, 32), 3, 48, 1e-6)
+    yield from (layered, columns, wide, latents)
     for norm, factor in ((weight, 1.0), (None, 0.22), (weight, 0.22)):
         total = x.copy()
         add(total, y, norm=norm, eps=1e-6, factor=factor)
@@ -209,7 +190,7 @@ def _families() -> Iterator[Array]:
         products.activated(x, single, out, numbers(22, n), activation="gelu_tanh")
         yield out
         for coded in kv.KV:
-            yield from _attention(path, coded, cap=2.5, rotated=False)
+            yield from attention(path, coded, cap=2.5, rotated=False)
 
 
 def _deltas() -> Iterator[Array]:
@@ -235,34 +216,6 @@ def _low_rank(seed: int, k: int, columns: int, rank: int) -> LowRank | None:
 def _halved(part: LowRank) -> LowRank:
     down, up = ((each.view(np.uint32) >> 16).astype(np.uint16) for each in (part.down, part.up))
     return LowRank(down, up, part.scale)
-
-
-def _windows() -> Iterator[Array]:
-    """Attention that sees the last slots only: windows within a block, of blocks and of segments, on all pages."""
-    for path in PATHS:
-        for coded in kv.KV:
-            for window in _WINDOWS:
-                yield from _lengths(path, coded, window=window)
-
-
-def _lengths(path: str, pages_hold: str = kv.OWN, *, window: int = 0) -> list[Array]:
-    """Single rows of texts up to thousands of slots, and a long chunk. The texts repeat few pages, without a period."""
-    layer, slots = kv.layer_bytes(path, _PAGE, 1, _DIM, pages_hold), np.arange(_STORED * _PAGE, dtype=np.int32)
-    pool, angles = np.zeros(layer * _STORED, np.uint8), numbers(12, len(slots), _DIM // 2)
-    cos = np.sqrt(np.float32(1.1) - angles * angles * np.float32(0.25))
-    q, page_of = np.empty((len(slots), 1, _DIM), np.float32), (slots // _PAGE).astype(np.int64) * layer
-    qkv = numbers(13, len(slots), 3 * _DIM)
-    kv.rotate_write(path, qkv, 1, 1, _DIM, cos, angles, slots, page_of, slots % _PAGE, _PAGE, pool, q, kv=pages_hold)
-    order = np.arange(-(-_LENGTHS[-1] // _PAGE))
-    table, results = (order * order * 7 + order * 3) % _STORED, []
-    ends = np.array(_LENGTHS, np.int32)
-    for starts, counts in ((ends - 1, np.ones_like(ends)), (np.zeros(1, np.int32), np.full(1, _CHUNK, np.int32))):
-        rows, tables = int(counts.sum()), np.repeat(table[None].astype(np.int32), len(starts), 0)
-        out, first = np.empty((rows, _DIM), np.float32), (np.cumsum(counts) - counts).astype(np.int32)
-        shape, more = (1, 1, _DIM), (pages_hold, 0.0, window)
-        kv.attention(path, q[:rows], pool, 0, layer, tables, starts, counts, first, *shape, _PAGE, 0.7, out, *more)
-        results.append(out)
-    return results
 
 
 def _sampling() -> list[Array]:

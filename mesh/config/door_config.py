@@ -41,6 +41,7 @@ class DoorConfig:
     files_folder: Path | None = None  # files of clients and their batches; None: in `cache_folder`
     file_days: float = 30.0  # for which files and batches are kept
     files_mib: int = 1024  # disk for files; 0: there are neither files nor batches
+    files_share: float = 0.5  # the part of files_mib that one tenant's files may take
     batch_concurrency: int = 16  # requests of batches that one process has under way
     cors_origins: tuple[str, ...] = ()  # origins whose pages may call the API; "*": all
     http_tls_certificate: Path | None = None  # PEM: what HTTP clients are shown; None, as the next: plain HTTP
@@ -59,6 +60,8 @@ class DoorConfig:
         check_range("files_mib", self.files_mib, 0, 1 << 24)
         check_range("batch_concurrency", self.batch_concurrency, 1, 4096)
         check_range("reader_kib", self.reader_kib, 4, 1 << 20)
+        if not 0.0 < self.files_share <= 1.0:
+            raise ConfigError(f"files_share: {self.files_share} is not above 0 and at most 1")
         for key in ("header_seconds", "body_seconds", "reader_seconds", "receipt_seconds"):
             if not 0.0 < (seconds := getattr(self, key)) <= MAX_SECONDS:
                 raise ConfigError(f"{key}: {seconds} is not above 0 and at most {MAX_SECONDS:g}")

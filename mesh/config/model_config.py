@@ -11,8 +11,8 @@ from mesh.config.adapter_config import AdapterFolder, check_adapters
 from mesh.config.config_checks import ConfigError, check_choice, check_range
 from mesh.config.model_folder import why_no_model
 
-TOOL_FORMATS = ("auto", "none", "hermes", "mistral", "llama3")
-REASONING_FORMATS = ("auto", "none", "think", "mistral")
+TOOL_FORMATS = ("auto", "none", "hermes", "mistral", "llama3", "harmony")
+REASONING_FORMATS = ("auto", "none", "think", "mistral", "harmony")
 BUILTIN_NAME = "baton-tiny"
 
 
@@ -22,8 +22,8 @@ class ServedModelConfig:
     served_name: tuple[str, ...] = ()  # what clients call it; empty: the folder's name
     adapters: tuple[AdapterFolder, ...] = ()  # LoRA adapters of the model, by the names that clients write
     context_tokens: int = 0  # tokens of a prompt and its answer, at most; 0: as many as the model allows
-    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
-    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
+    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3 | harmony
+    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral | harmony
 
     def __post_init__(self) -> None:
         check_folder("model", self.model)

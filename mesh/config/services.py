@@ -50,8 +50,8 @@ class GatewayConfig(DoorConfig, CommonConfig):
     slo_ttft_ms: int = 0  # limit of the time to the first token; traces flag requests that miss it; 0: none
     slo_itl_ms: int = 0  # limit of the 99th percentile of the time between tokens, likewise
     log_content: bool = False  # write prompts and outputs into the log
-    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3
-    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral
+    tool_format: str = "auto"  # how the model writes tool calls: auto | none | hermes | mistral | llama3 | harmony
+    reasoning_format: str = "auto"  # how it marks its reasoning: auto | none | think | mistral | harmony
     client_templates: bool = True  # render chat templates that clients send, each in a process of its own
     models: tuple[ServedModelConfig, ...] = ()  # empty: the one that `model` names; else that is the first of these
 

@@ -13,7 +13,7 @@ from typing import Any
 from mesh.messages.adapters import NamedAdapter
 from mesh.messages.field_checks import range_problem, text_problem
 from mesh.messages.hello_pairs import PageReach
-from mesh.messages.page_shape_checks import MOST_PAGE_TOKENS, shape_problem
+from mesh.messages.page_shape_checks import MOST_LAYERS, MOST_PAGE_TOKENS, shape_problem
 from mesh.messages.reports import Hello, Load
 
 MOST_TOKENS = 1 << 31  # tokens of a context, a queue or a vocabulary
@@ -62,6 +62,8 @@ def hello_problem(hello: Hello) -> str:
         or range_problem("context_tokens", hello.context_tokens, 1, MOST_TOKENS)
         or range_problem("vocabulary", hello.vocabulary, 0, MOST_TOKENS)
         or range_problem("window_tokens", hello.window_tokens, 0, MOST_TOKENS)
+        or range_problem("chunk_tokens", hello.chunk_tokens, 0, MOST_TOKENS)
+        or _bands(hello)
         or _hashes(hello.prefix.added)
         or _pages(hello.pages)
         or adapters_problem(hello.adapters)
@@ -108,6 +110,19 @@ def _clamped(name: str, value: float) -> float:
     if math.isnan(value) or value <= 0:
         return 0
     return min(max(value, LEAST_TOKENS_PER_SECOND) if name in SPEEDS else value, MOST[name])
+
+
+def _bands(hello: Hello) -> str:
+    for name in ("windowed_bands", "full_bands"):
+        if problem := range_problem(name, getattr(hello, name), 0, MOST_LAYERS):
+            return problem
+    windowed, full = hello.windowed_bands, hello.full_bands
+    if not windowed and not full:
+        return ""
+    if windowed and full and hello.window_tokens:
+        return ""
+    name = "windowed_bands" if windowed else "full_bands"
+    return f"{name}: bands are {windowed} with a window of {hello.window_tokens} and {full} without, which cannot be"
 
 
 def _pages(pages: PageReach | None) -> str:

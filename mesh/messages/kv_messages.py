@@ -38,7 +38,8 @@ class Landing:
 
     ticket: Ticket
     first_page: int  # index of the prompt's first page that decode lacks, in pages of decode's size
-    pages: tuple[int, ...]  # decode's page ids for the indexes first_page, first_page + 1, ...
+    pages: tuple[int, ...]  # decode's page ids for the indexes first_page, first_page + 1, ... that land
+    first_windowed: int = 0  # stretch from which pages of bands with windows land; those of other bands all do
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,9 @@ class Hello:
     reports_pages: bool = True  # it answers PageQuery; older workers do not
     all_cores: bool = False  # it computes on every core that its host has for workers, those of others too
     window_tokens: int = 0  # tokens that a token reads, itself the last: pages before them are given back; 0: all
+    windowed_bands: int = 0  # pages of the same tokens that are given back so, where others are not; 0: see above
+    full_bands: int = 0  # pages of the same tokens beside them that are kept until the text ends
+    chunk_tokens: int = 0  # tokens of a prompt that a step computes at most; 0: not told
     adapters: tuple[NamedAdapter, ...] = ()  # those that it has
     loads_adapters: bool = False  # it takes ReadAdapter; an older worker, or one on a GPU, does not
 

@@ -1,11 +1,14 @@
 """Compares random configurations of every family with transformers: `python -m tests.families --json`.
 
-Each configuration draws some of its family's fields. `mesh_equal` says that prefill and decode on two engines, between
-which the pages' bytes move, give the bits of one engine that computes the prompt in one piece."""
+Each configuration draws some of its family's fields by its number, so that slices add up: `--configs 5 --first 10` are
+the numbers 10 to 14 of each family. `mesh_equal` says that prefill in chunks on one engine and decode of one token a
+step on another, between which pages move and are converted where their sizes differ, give the bits of one engine that
+computes the text in one piece."""
 
 import argparse
 import json
 import random
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -16,12 +19,16 @@ import transformers
 
 from engine.formats.errors import ModelError
 from engine.model.config import read_config
-from engine.model.weights import open_weights
+from engine.model.page_memory import page_layout
+from engine.model.weights import Floats, Weights, open_weights
+from kvtransfer.conversion import Conversion, pages_under
 from tests.families.folders import OWN, VOCABULARY, rewritten, saved
 from tests.unit.engine.conftest import CpuEngine
 
 _PROMPT, _ANSWER = 90, 24
 _NEAR = 1e-4
+_PAGES = ((32, 32), (32, 16), (16, 32), (64, 32))  # tokens in a page at prefill, and in one at decode
+_CHUNKS = (90, 17, 32, 64)  # tokens that prefill computes at once
 _ROPES: list[dict[str, Any]] = [
     {"rope_theta": 1e4},
     {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0},
@@ -75,6 +82,21 @@ FIELDS: dict[str, dict[str, list[Any]]] = {
     "qwen2_moe": _EXPERTS | {"qkv_bias": list(_BOOLEANS), "shared_expert_intermediate_size": [64, 100]},
     "qwen3_moe": _EXPERTS | _ATTENTION | {"rope_parameters": _ROPES},
     "olmoe": _ATTENTION | {"clip_qkv": [None, 0.8], "norm_topk_prob": list(_BOOLEANS), "num_experts_per_tok": [1, 3]},
+    "deepseek_v2": {
+        "num_key_value_heads": [4],
+        "n_routed_experts": [4, 9],
+        "num_experts_per_tok": [1, 3],
+        "n_shared_experts": [1, 2],
+        "first_k_dense_replace": [0, 1, 5],
+        "routed_scaling_factor": [1.0, 2.5],
+        "kv_lora_rank": [32, 112],
+        "qk_nope_head_dim": [8, 24],
+        "v_head_dim": [16, 20],
+        "rope_parameters": _ROPES,
+    },
+    "gpt_oss": _WINDOWS
+    | _ATTENTION
+    | {"num_local_experts": [3, 8], "num_experts_per_tok": [1, 2, 3], "head_dim": [16, 48], "rope_parameters": _ROPES},
 }
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "relu2"}),
@@ -88,35 +110,63 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", {"mlp_only_layers": "all"}),
     ("qwen3_moe", {"use_sliding_window": True}),
     ("olmoe", {"clip_qkv": -1.0}),
+    ("deepseek_v2", {"q_lora_rank": 1536}),
+    ("gpt_oss", {"swiglu_limit": 5.0}),
 ]
 
 
-def compare(family: str, configs: int, folder: Path) -> dict[str, Any]:
-    draw, greatest, tokens_equal, mesh_equal = random.Random(family), 0.0, True, True
-    prompt = [draw.randrange(VOCABULARY) for _ in range(_PROMPT)]
-    for number in range(configs):
+def compare(family: str, numbers: range, folder: Path) -> dict[str, Any]:
+    greatest, tokens_equal, mesh_equal = 0.0, True, True
+    for number in numbers:
+        draw = random.Random(f"{family} {number}")
         fields = {name: draw.choice(values) for name, values in (_COMMON | FIELDS[family]).items()}
         model = saved(folder / f"{family}-{number}", family, fields, seed=number)
         weights = open_weights(model, folder / "cache", product_path="fp32")
-        one, other = CpuEngine(weights), CpuEngine(weights)
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(
-            model, dtype=torch.float32, attn_implementation="eager"
-        ).eval()
+        prompt = [draw.randrange(VOCABULARY) for _ in range(_PROMPT)]
+        one = CpuEngine(weights)
         tokens = [each.token for each in one.generate(prompt, _ANSWER)]
         text = prompt + tokens
-        with torch.no_grad():
-            expected = theirs(torch.tensor([text])).logits[0].numpy()
-        logits = one.logits(text)
+        logits, expected = one.logits(text), _theirs(model, text)
+        one.runner.close()
         greatest = max(greatest, float(np.abs(logits - expected).max()))
         second, best = np.sort(expected[_PROMPT - 1 : -1], axis=1)[:, -2:].T
         decided = best - second > 2 * _NEAR
         tokens_equal &= bool((np.array(tokens) == expected[_PROMPT - 1 : -1].argmax(1))[decided].all())
-        one.logits(prompt)
-        other.pool[:] = one.pool
-        mesh_equal &= other.logits(tokens, start=_PROMPT, chunk=1).tobytes() == logits[_PROMPT:].tobytes()
-        one.runner.close()
-        other.runner.close()
-    return {"configs": configs, "max_difference": greatest, "tokens_equal": tokens_equal, "mesh_equal": mesh_equal}
+        mesh_equal &= _on_two_tiers(weights, prompt, tokens, number).tobytes() == logits[_PROMPT:].tobytes()
+        shutil.rmtree(model)
+        shutil.rmtree(folder / "cache")
+    return {
+        "configs": len(numbers),
+        "max_difference": greatest,
+        "tokens_equal": tokens_equal,
+        "mesh_equal": mesh_equal,
+    }
+
+
+def _theirs(model: Path, text: list[int]) -> Floats:
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        model, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    with torch.no_grad():
+        logits: Floats = theirs(torch.tensor([text])).logits[0].numpy()
+    return logits
+
+
+def _on_two_tiers(weights: Weights, prompt: list[int], tokens: list[int], number: int) -> Floats:
+    """The logits of the answer's rows at a decode engine that has got the prompt's pages from a prefill engine."""
+    sizes, chunk = _PAGES[number % len(_PAGES)], _CHUNKS[number // 2 % len(_CHUNKS)]
+    prefill, decode = (CpuEngine(weights, page_tokens=size, pool_pages=16) for size in sizes)
+    source, target = (page_layout(weights, None, size) for size in sizes)
+    conversion = Conversion(source, target)
+    prefill.logits(prompt, chunk=chunk)
+    theirs, ours = (each.pool.reshape(each.pool_pages, -1) for each in (prefill, decode))
+    for index in range(-(-len(prompt) // sizes[1])):
+        under = pages_under(index, len(prompt), source_tokens=sizes[0], target_tokens=sizes[1])
+        ours[index] = conversion.span(index, [theirs[page] for page in under], 0, target.layers)
+    found = decode.logits(tokens, start=len(prompt), chunk=1)
+    prefill.runner.close()
+    decode.runner.close()
+    return found
 
 
 def refused(folder: Path) -> list[dict[str, str]]:
@@ -135,14 +185,18 @@ def refused(folder: Path) -> list[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one object")
-    parser.add_argument("--configs", type=int, default=4, help="configurations of each family")
+    parser.add_argument("--configs", type=int, default=15, help="configurations of each family")
+    parser.add_argument("--first", type=int, default=0, help="number of the first one")
     parser.add_argument("families", nargs="*", default=list(OWN), help="which families; all by default")
     arguments = parser.parse_args()
+    if arguments.configs < 1 or arguments.first < 0 or set(arguments.families) - set(OWN):
+        parser.error(f"--configs is at least 1, --first at least 0, and families are {', '.join(OWN)}")
+    numbers = range(arguments.first, arguments.first + arguments.configs)
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         report = {
-            "families": {name: compare(name, arguments.configs, Path(folder)) for name in arguments.families},
+            "families": {name: compare(name, numbers, Path(folder)) for name in arguments.families},
             "refused": refused(Path(folder)),
         }
     if arguments.json:

@@ -55,13 +55,33 @@ OWN: dict[str, dict[str, Any]] = {  # fields of each family that differ from `_B
     },
     "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 64, "head_dim": 32},
     "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "deepseek_v2": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": None,
+        "kv_lora_rank": 48,
+        "qk_rope_head_dim": 16,
+        "qk_nope_head_dim": 24,
+        "v_head_dim": 20,
+        "n_routed_experts": 7,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 48,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+    },
+    "gpt_oss": {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": CONTEXT},
 }
 
 
 def saved(
-    folder: Path, family: str, fields: Mapping[str, Any], *, seed: int = 1, dtype: torch.dtype = torch.float32
+    folder: Path,
+    family: str,
+    fields: Mapping[str, Any],
+    *,
+    seed: int = 1,
+    std: float = 0.2,
+    dtype: torch.dtype = torch.float32,
 ) -> Path:
-    """A folder of this family with random weights: matrices of size 0.2, and vectors that lie around their first
+    """A folder of this family with random weights: matrices of size `std`, and vectors that lie around their first
     values."""
     torch.manual_seed(seed)
     config = transformers.AutoConfig.for_model(family, **(_BASE | OWN[family] | dict(fields)))
@@ -71,7 +91,7 @@ def saved(
             if values.ndim == 1:
                 values.add_(torch.randn_like(values) * 0.3)
             else:
-                torch.nn.init.normal_(values, std=0.2)
+                torch.nn.init.normal_(values, std=std)
     model.to(dtype).save_pretrained(folder)
     return folder
 

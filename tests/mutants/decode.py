@@ -42,6 +42,15 @@ def behind(patch: Patch) -> None:
     patch(Horizon, "first_page", first_page)
 
 
+def kept(patch: Patch) -> None:
+    """Both tiers give the pages of layers without windows back behind the windows of the others."""
+
+    def behind(horizon: Horizon, first: int, stop: int) -> list[int]:
+        return list(range(first * horizon.bands, stop * horizon.bands))
+
+    patch(Horizon, "behind", behind)
+
+
 def requiet(patch: Patch) -> None:
     def ask_again(quarantine: Quarantine, peer: Peer) -> None:
         pass
@@ -93,6 +102,7 @@ def checksum(patch: Patch) -> None:
 MUTANTS: dict[str, Mutant] = {
     "first": first,
     "behind": behind,
+    "kept": kept,
     "resend_count": resend_count,
     "requiet": requiet,
     "incarnation": incarnation,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tests.protocol.configurations import SMALL, Configuration
 
-UNMODELLED = frozenset({"behind"})  # rules about what these worlds do not have: windows
+UNMODELLED = frozenset({"behind", "kept"})  # rules about what these worlds do not have: windows
 
 
 class Protection(NamedTuple):

@@ -41,10 +41,10 @@ class SimClient:
         self.spec.trace.ends(cancelled=isinstance(self.error, Cancelled))
         self.ended = True
 
-    def violations(self, vocabulary: int, bans: Bans, window: int = 0) -> list[str]:
+    def violations(self, vocabulary: int, bans: Bans, window: int = 0, full_layers: int = 0) -> list[str]:
         found, had, spec, name = list[str](), list(self.spec.emitted), self.spec, self.spec.request_id
         given = spec.prompt, spec.sampling, SHAPE.layers
-        texts = [reference(*given, accent, vocabulary, bans, window) for accent in (0, 1)]
+        texts = [reference(*given, accent, vocabulary, bans, window, full_layers) for accent in (0, 1)]
         texts = [text[len(had) :] for text in texts if text[: len(had)] == had]
         expected = next((text for text in texts if text[: len(self.seen)] == self.seen), texts[0])
         if not self.ended:

@@ -75,6 +75,7 @@ class Cluster:
         row_seconds: float = 0.0002,
         on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail
         window: int = 0,  # slots that a row reads, its own the last; 0: all
+        full_layers: int = 0,  # the last layers, of which it reads all slots
     ) -> None:
         self.random = Random(seed)
         self.options = WorkerOptions(
@@ -98,6 +99,7 @@ class Cluster:
             row_seconds=row_seconds,
             on_plan=on_plan,
             window=window,
+            full_layers=full_layers,
         )
         self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
         self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds
@@ -147,7 +149,7 @@ class Cluster:
         incarnation = self.random.getrandbits(63)
         count = pages or (self.prefill_pages if tier is Tier.PREFILL else None) or self.pages
         transport, memory = self._transport(), MemoryPool(self.options.shape(tier), count)
-        pool = PagePool(count, cache=self.options.cache, clear=memory.clear)
+        pool = PagePool(count, cache=self.options.cache, clear=memory.clear, bands=self.options.bands)
         made = await start_worker(
             self.options,
             self.network.host(name),
@@ -292,5 +294,6 @@ class Cluster:
         return self.violations()
 
     def violations(self) -> list[str]:
-        clients = [each.violations(self.options.vocabulary, self.bans, self.options.window) for each in self.clients]
+        given = self.options.vocabulary, self.bans, self.options.window, self.options.full_layers
+        clients = [each.violations(*given) for each in self.clients]
         return [*self._checks.strays, *chain(*clients), *self._checks.at_the_end()]

@@ -10,6 +10,7 @@ from itertools import accumulate
 from struct import pack
 
 from engine.drafts.acceptance import accepted
+from engine.pool.bands import ONE_BAND, LayerBands
 from engine.step.following import FollowedTokens
 from engine.step.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
 from kvtransfer.memory import MemoryPool
@@ -62,15 +63,17 @@ def reference(
     vocabulary: int = VOCABULARY,
     bans: Callable[[Sampling, list[int]], Collection[int]] = lambda sampling, text: (),  # what a grammar forbids next
     window: int = 0,  # slots that a row reads, its own the last; 0: all
+    full_layers: int = 0,  # the last layers, of which it reads all slots
 ) -> list[int]:
     """The text that one process without pages would produce."""
-    kv, seen, text, state = [0] * layers, list[int](), list[int](), 0  # `seen`: what a row reads of each slot
+    kv, seen, text, state = [0] * layers, list[int](), list[int](), 0  # `seen`: what is hidden of a slot later
 
     def read(slot: int, token: int) -> int:
         kv[:] = [mix(kv[layer], mix(token, layer)) for layer in range(layers)]
-        seen.append(sum(mix(kv[layer], slot) for layer in range(layers)))
+        read = [mix(kv[layer], slot) for layer in range(layers)]
+        seen.append(sum(read[: layers - full_layers]))
         hidden = seen[slot - window] if window and slot >= window else 0
-        return (state + seen[-1] - hidden) & _MASK
+        return (state + sum(read) - hidden) & _MASK
 
     for slot, token in enumerate(prompt):
         state = read(slot, token)
@@ -98,7 +101,7 @@ class SimRunner:
         vocabulary: int = VOCABULARY,  # a small one repeats itself
         on_write: Callable[[int], None] = lambda page: None,  # called with every page before its rows are written
         ahead: bool = False,
-        window: int = 0,  # slots that a row reads, its own the last; 0: all
+        bands: LayerBands = ONE_BAND,
         on_plan: Callable[[Plan], None] = lambda plan: None,  # called when half of a step is computed; may raise
     ) -> None:
         self.computing = False  # a step is under way
@@ -108,8 +111,9 @@ class SimRunner:
         self.ahead, self._following, self._turn = ahead, FollowedTokens(), asyncio.Lock()
         self._on_write = on_write
         self._accent, self._vocabulary = accent, vocabulary
-        self.layers, self._model_layers = pool.shape.layers, pool.shape.layers - draft_layers
-        self._foresight, self._window = foresight, window
+        self.layers, self._bands = pool.shape.layers, bands
+        self._model_layers = (self.layers - draft_layers) * bands.count
+        self._foresight, self._window = foresight, bands.window
         self._pool, self._page_tokens = pool, page_tokens
         self._all_words, self._page_words = memoryview(pool.memory).cast("Q"), pool.shape.page_bytes // 8
         places = [pool.shape.place(layer, 1) for layer in range(self.layers)]
@@ -132,9 +136,11 @@ class SimRunner:
     async def _run(self, plan: Plan, on_layers: OnLayers | None) -> Result:
         for source, target in plan.copies:
             self._pool.view(target, 0, self.layers)[:] = self._pool.view(source, 0, self.layers)
+        count = self._bands.count
         for piece in plan.pieces:
-            for index in range(piece.start // self._page_tokens, (piece.stop - 1) // self._page_tokens + 1):
-                self._on_write(piece.pages[index])
+            first, last = piece.start // self._page_tokens, (piece.stop - 1) // self._page_tokens
+            for page in piece.pages[first * count : (last + 1) * count]:
+                self._on_write(page)
         work_seconds = (self._step_seconds + plan.rows * self._row_seconds) * self.slowness
         done_seconds = (
             asyncio.get_running_loop().time() + work_seconds
@@ -153,14 +159,14 @@ class SimRunner:
         drafting_since = asyncio.get_running_loop().time()
         proposed = await self._draft(plan, sampled)
         done_seconds += asyncio.get_running_loop().time() - drafting_since
-        for layer in range(self._model_layers, self.layers) if on_layers is not None else ():
+        for layer in range(self._model_layers, self.layers * count) if on_layers is not None else ():
             on_layers(layer, 1)
         reports = tuple(self._report(piece) for piece in plan.pieces) if any(p.wanted for p in plan.pieces) else ()
         return Result(sampled, proposed, done_seconds, reports)
 
     async def _draft(self, plan: Plan, sampled: tuple[tuple[Sampled, ...], ...]) -> tuple[tuple[int, ...], ...]:
         """Reads and proposes; a pass of the draft takes a tenth of a step."""
-        if self._model_layers == self.layers:
+        if self._model_layers == self.layers * self._bands.count:
             return ()
         passes = max((piece.drafting.propose for piece in plan.pieces if piece.drafting), default=0)
         await asyncio.sleep(passes * self._step_seconds / 10)
@@ -214,8 +220,9 @@ class SimRunner:
 
     def _words(self, piece: Piece, layer: int) -> list[memoryview]:
         """One layer of the pages of a piece, a word for each slot."""
-        words, (begin, size) = self._all_words, self._places[layer]
-        begins = [page * self._page_words + begin for page in piece.pages]
+        band, place = self._bands.place(layer)
+        words, (begin, size) = self._all_words, self._places[place]
+        begins = [page * self._page_words + begin for page in piece.pages[band :: self._bands.count]]
         return [words[begin : begin + size] if begin >= 0 else words[:0] for begin in begins]  # no one reads GONE
 
     def _write(self, piece: Piece, layer: int) -> None:
@@ -229,8 +236,9 @@ class SimRunner:
         if not piece.sampling or not piece.sampled or (piece.masks is not None and masks is None):
             return ()
         banned = [()] * piece.sampled if masks is None else masks.banned
-        values = [0] * piece.stop  # sum over all layers for each slot
+        windowed, full = [0] * piece.stop, [0] * piece.stop  # sums over layers with and without windows, for each slot
         for layer in range(self._model_layers):
+            values = full if self._bands.place(layer)[0] >= self._bands.count - self._bands.full else windowed
             for index, words in enumerate(self._words(piece, layer)):
                 first = index * self._page_tokens
                 for slot, word in enumerate(words[: max(0, piece.stop - first)], first):
@@ -238,9 +246,10 @@ class SimRunner:
                     values[slot] += (x ^ x >> 31) * 0xD6E8FEB86659FD93
         first = piece.stop - piece.sampled + 1  # a row reads every slot up to its own
         if self._window:
-            states = iter([sum(values[max(0, end - self._window) : end]) for end in range(first, piece.stop + 1)])
+            ends = range(first, piece.stop + 1)
+            states = iter([sum(windowed[max(0, end - self._window) : end]) + sum(full[:end]) for end in ends])
         else:
-            states = accumulate(values[first:], initial=sum(values[:first]))
+            states = accumulate(windowed[first:], initial=sum(windowed[:first]))
         return tuple(
             Sampled(
                 choose(state + self._accent, piece.sampling, piece.position + row, self._vocabulary, banned[row]), 0.0

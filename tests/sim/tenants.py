@@ -25,12 +25,14 @@ class TenantTexts:
         accents: Sequence[int],
         words: int,
         window: int = 0,
+        full_layers: int = 0,
     ) -> None:
         """A tenant has this prompt, and each class (`accents`) answers it with a text of its own; `words` is the size
         of the vocabulary."""
         for accent in accents:
             kv = [0] * SHAPE.layers
-            for token in (*prompt, *reference(prompt, sampling, SHAPE.layers, accent, words, window=window)):
+            layers = {"window": window, "full_layers": full_layers}
+            for token in (*prompt, *reference(prompt, sampling, SHAPE.layers, accent, words, **layers)):
                 kv = [mix(value, mix(token, layer)) for layer, value in enumerate(kv)]
                 for value in kv:
                     self._salts.setdefault(value, set()).add(salt)

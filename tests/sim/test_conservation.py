@@ -42,13 +42,13 @@ class AuditedLoop(VirtualLoop):
         return super()._jump(timeout)
 
 
-async def overload(loop: AuditedLoop, seed: int, window: int = 0) -> list[str]:
+async def overload(loop: AuditedLoop, seed: int, window: int = 0, full_layers: int = 0) -> list[str]:
     random = Random(seed)
     cluster = loop.cluster = Cluster(
         seed,
         one_sided=random.random() < 0.7,
-        pages=random.choice((12, 16, 24)),
-        prefill_pages=random.choice((12, 24)),
+        pages=random.choice((12, 16, 24)) * (1 + full_layers),
+        prefill_pages=random.choice((12, 24)) * (1 + full_layers),
         local=random.choice((Local.AUTO, Local.AUTO, Local.NEVER, Local.ALWAYS)),
         chunk_tokens=random.choice((4, 8, 16)),
         max_batch=random.choice((3, 8)),
@@ -57,6 +57,7 @@ async def overload(loop: AuditedLoop, seed: int, window: int = 0) -> list[str]:
         ahead=random.random() < 0.4,
         patience_seconds=random.choice((1.0, 30.0)),
         window=window,
+        full_layers=full_layers,
     )
     await cluster.start(random.randint(1, 2), random.randint(1, 2))
     texts = [tuple(random.randrange(40) for _ in range(random.randint(1, 24))) for _ in range(5)]
@@ -99,11 +100,17 @@ def disturb(cluster: Cluster, random: Random) -> None:
             asyncio.get_running_loop().call_later(random.uniform(0.1, 7.0), cluster.thaw, name)
 
 
-@pytest.mark.parametrize(("seed", "window"), [*((seed, 0) for seed in range(4)), (0, 2), (1, 6), (2, 9), (3, 16)])
-def test_pages_add_up_after_every_event_under_overload(seed: int, window: int) -> None:
+WINDOWS = [(0, 2), (1, 6), (2, 9), (3, 16)]
+
+
+@pytest.mark.parametrize(
+    ("seed", "window", "full_layers"),
+    [*((seed, 0, 0) for seed in range(4)), *((*each, full) for full in (0, 1) for each in WINDOWS)],
+)
+def test_pages_add_up_after_every_event_under_overload(seed: int, window: int, full_layers: int) -> None:
     loop = AuditedLoop()
     try:
-        assert loop.run_until_complete(overload(loop, seed, window)) == [] and loop.passes > 1000
+        assert loop.run_until_complete(overload(loop, seed, window, full_layers)) == [] and loop.passes > 1000
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()

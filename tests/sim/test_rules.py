@@ -246,6 +246,14 @@ async def behind() -> list[str]:
     return await cluster.finish(20)
 
 
+async def kept() -> list[str]:
+    """Some layers have windows: the same text needs all pages of the others."""
+    cluster = Cluster(1, pages=32, window=9, full_layers=1)
+    await cluster.start(1, 1)
+    cluster.ask(PROMPT * 3, Sampling(max_tokens=40))
+    return await cluster.finish(20)
+
+
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
@@ -262,6 +270,7 @@ SCENARIOS: dict[str, Scenario] = {
         quarantine,
         checksum,
         behind,
+        kept,
     )
 }
 

@@ -11,6 +11,7 @@ from decode_svc.speculation.speculation import Accept, DraftSource, Speculation
 from decode_svc.worker import DecodeWorker
 from engine.drafts.acceptance import accepted
 from engine.loading.worker_engine import WorkerEngine
+from engine.pool.bands import LayerBands, bands_of
 from engine.pool.pages import PagePool
 from engine.step.constraint import Masker
 from engine.step.plan import Plan
@@ -58,11 +59,21 @@ class WorkerOptions:
     prefill_tokens: int = PAGE_TOKENS  # tokens in a page at prefill
     decode_tokens: int = PAGE_TOKENS
     window: int = 0  # slots that a row reads, its own the last; 0: all
+    full_layers: int = 0  # the last layers of the model, which read all slots beside the window
+
+    @property
+    def bands(self) -> LayerBands:
+        """How the layers lie in pages; a draft reads texts late, so pages stay."""
+        layers = SHAPE.layers
+        return bands_of([self.window] * (layers - self.full_layers) + [0] * self.full_layers)
 
     def shape(self, tier: Tier) -> PageShape:
         tokens = self.prefill_tokens if tier is Tier.PREFILL else self.decode_tokens
         segments = (DRAFT_SHAPE if self.source is DraftSource.DRAFT else SHAPE).segments
-        return PageShape(tokens, tuple(replace(each, layer_bytes=8 * tokens) for each in segments))
+        count = self.bands.count
+        return PageShape(
+            tokens, tuple(replace(each, layers=each.layers // count, layer_bytes=8 * tokens) for each in segments)
+        )
 
 
 @dataclass(frozen=True)
@@ -92,7 +103,7 @@ async def start_worker(
     on_write: Callable[[int], None],  # called with every page before a step writes it
 ) -> SimWorker:
     """A worker that listens at its name; its caller runs its loop and lets it register."""
-    shape, rules = options.shape(tier), options.rules
+    shape, rules, bands = options.shape(tier), options.rules, options.bands
     hello = Hello(
         tier,
         incarnation,
@@ -107,6 +118,9 @@ async def start_worker(
         PrefixChange(0),
         name,
         window_tokens=options.window,
+        windowed_bands=bands.count - bands.full if bands.full else 0,
+        full_bands=bands.full,
+        chunk_tokens=options.chunk_tokens,
     )
     kv_hello = KvHello(incarnation, numerics, shape, "host", 0, 0, transports=(transport.name,))
     runner = SimRunner(
@@ -115,13 +129,13 @@ async def start_worker(
         step_seconds=options.step_seconds,
         row_seconds=options.row_seconds,
         accent=0 if numerics == "class-a" else 1,
-        draft_layers=shape.layers - SHAPE.layers,
+        draft_layers=shape.layers - SHAPE.layers // bands.count,
         foresight=options.foresight,
         vocabulary=options.vocabulary,
         on_write=on_write,
         on_plan=options.on_plan,
         ahead=options.ahead,
-        window=options.window,
+        bands=bands,
     )
     steps = StepTimes(asyncio.get_running_loop().time, first_seconds=60.0)
     timed = TimedRunner(runner, steps)

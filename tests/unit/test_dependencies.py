@@ -31,6 +31,7 @@ GPU_FILES = (
     "engine/cuda/",
     "kernels/baton_kernels/triton/",
     "kernels/baton_kernels/reference.py",  # what the kernels' tests compare with
+    "kernels/baton_kernels/reference_experts.py",
     "kvtransfer/cuda_driver.py",
     "kvtransfer/cuda_ipc.py",
     "kvtransfer/device_pool.py",

@@ -34,7 +34,7 @@ class FilePages:
                 "GET /v1/files/{id}": guarded(self._one),
                 "DELETE /v1/files/{id}": guarded(self._delete),
                 "/v1/files/{id}/content": guarded(self._content),
-                "POST /v1/files": FileUpload(self._host, self._store, self._store.most_bytes),
+                "POST /v1/files": FileUpload(self._host, self._store),
             }
         )
 

@@ -32,9 +32,8 @@ MOST_NAME = 255
 class FileUpload:
     """The endpoint as an ASGI application."""
 
-    def __init__(self, host: HttpHost, store: BatchStore, most_bytes: int) -> None:
-        """`most_bytes`: of one file."""
-        self._host, self._store, self._most_bytes = host, store, most_bytes
+    def __init__(self, host: HttpHost, store: BatchStore) -> None:
+        self._host, self._store = host, store
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id, connection = scope[REQUEST_ID], connection_of(scope)
@@ -54,13 +53,13 @@ class FileUpload:
         reader = MultipartReader(headers.get(b"content-type", b""))
         descriptor, path = await asyncio.to_thread(self._store.new_content)
         try:
-            form = _Form(descriptor, self._most_bytes)
+            owner = admission_of(scope, OPEN).tenant
+            form = _Form(descriptor, self._store.bounds.most(owner))
             async for data in _chunks(receive):
                 await form.feed(reader, data)
             reader.close()
             await form.flush()
             name, purpose = form.checked()
-            owner = admission_of(scope, OPEN).tenant
             return await self._store.add_file(owner, path, name=name, purpose=purpose)
         finally:
             os.close(descriptor)
@@ -110,7 +109,9 @@ class _Form:
         self._size += len(data)
         if self._size > self._most_bytes:
             most = f"{self._most_bytes / 2**20:g} MiB"
-            raise BodyTooLarge(f"file is larger than {most}, what all files together may have (files_mib)")
+            raise BodyTooLarge(
+                f"file is larger than {most}, what your files together may have (files_mib, files_share)"
+            )
 
     async def flush(self) -> None:
         data, self._held = bytes(self._held), bytearray()
@@ -153,10 +154,9 @@ def _remove(path: Path) -> None:
 
 def _as_client_sees(error: Exception) -> Exception:
     if isinstance(error, NoRoom):
-        what = (
-            "file does not fit: all files together may have no more (files_mib); delete some with DELETE /v1/files/ID"
-        )
-        return BodyTooLarge(what)
+        bound = "your files together may have no more of the gateway's disk (files_share)"
+        whose = bound if error.share else "all files together may have no more (files_mib)"
+        return BodyTooLarge(f"file does not fit: {whose}; delete some with DELETE /v1/files/ID")
     if isinstance(error, OSError | StoreUnusable):
         why = error.strerror or error if isinstance(error, OSError) else error  # without the path
         return Unavailable(f"files cannot be stored now: {why}")

@@ -16,18 +16,21 @@ struct BatonMlp {
     int activation, gated;
     // of a mixture of experts; `router` null: there is none, and the former are the layer's only MLP. Otherwise they are the
     // expert that computes every row, or null.
-    const void *router, *experts_gate_up, *experts_down;  // router: a row for each expert, then one for the shared expert
+    const void *router, *experts_gate_up, *experts_down;  // router: a row for each expert, then one for a gated shared expert
     int64_t gate_up_bytes, down_bytes;                    // size of each expert's matrix
-    int experts, chosen, normalised;
+    int experts, chosen, normalised, shared;              // shared: calls.h says how that expert is weighed
+    float factor;                                         // the weights of chosen experts are multiplied by it
+    const float *router_bias, *experts_gate_up_bias, *experts_down_bias;  // those of experts one behind the other; null: none
 };
 struct BatonLayer {
     const float *input_norm, *input_norm_bias;
     const void* qkv;
-    const float *qkv_bias, *q_norm, *k_norm;
+    const float *qkv_bias, *q_norm, *k_norm, *latent_norm;
     const void* o;
     const float *o_bias, *attended_norm, *ffn_norm, *ffn_norm_bias;
     BatonMlp mlp;
     const float *fed_norm, *cos, *sin;
+    const float* sinks;  // [heads]; null: none
     long window;  // slots that a row sees; 0: all
     long index;  // its number in the model
 };
@@ -52,6 +55,8 @@ struct BatonStep {
     int path, kv;  // those of attention and pages; a matrix says its own
     int norm, wide_norms;  // wide: those of queries and keys are over all heads together
     float eps, scale, attention_cap, embedding_scale, residual_scale, logits_cap, qkv_limit;  // a cap or limit of 0: none
+    float latent_eps;
+    long latent;  // elements of the latent that keys and values share; 0: they share none
     long rows, sequences, max_pages, hidden, ffn, heads, kv_heads, dim, page_tokens, max_positions;
     int64_t pool_bytes, page_stride;
     char* pool;
@@ -109,8 +114,8 @@ const char* baton_activated(const float* x, const void* packed, long rows, float
 // An MLP with experts: the router's choice for each row, the two products of each expert that a row chose over all its rows,
 // and the sums of rows. `out` may be x.
 const char* baton_experts(const float* x, const BatonMlp*, long rows, float* out, const float* residual, const void* after);
-// ids [rows][chosen], weights [rows][chosen, and one more if `shared`], of scores [rows][experts, and one more if `shared`].
-const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, int32_t* ids, float* weights);
+// ids [rows][chosen], weights [rows][chosen, and one more if `shared`], of scores [rows][experts, and one more if that is gated].
+const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, float factor, int32_t* ids, float* weights);
 // out = residual (null: none) + the sum of weights[r][i] * y[places[r][i]] over the `parts` of row r.
 const char* baton_combine(const float* y, long y_rows, const int32_t* places, const float* weights, long rows, long parts, long k,
                           const float* residual, float* out);
@@ -121,6 +126,8 @@ const char* baton_add_deltas(const float* x, long k, float* out, long out_row, c
 void baton_between(const float* gate_up, float* out, long rows, long n, int activation, int gated);
 
 const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long k, long stride, float eps);
+// Normalises the latent in values, and copies it to keys: qkv [rows, (heads + 2) * dim], one KV head.
+const char* baton_share_latent(float* qkv, const float* weight, long rows, long heads, long dim, long latent, float eps);
 const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out);
 // x += factor * y, normalised before if `norm` is not null.
 const char* baton_add(float* x, const float* y, const float* norm, long rows, long k, float eps, float factor);
@@ -134,7 +141,7 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, long window, float scale, float cap, float* out);
+                            long page_tokens, long window, float scale, float cap, const float* sinks, float* out);
 const char* baton_sample(const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k,
                          const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,

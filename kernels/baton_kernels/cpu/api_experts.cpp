@@ -22,6 +22,7 @@ int64_t bytes_read = 0;  // written only inside a Turn
 // One expert's rows are positions first .. first + count of the sorted list.
 struct Group {
     const void *gate_up, *down;
+    const float *gate_up_bias, *down_bias;  // null: none
     long first, count;
     ProductCall inner{}, outer{};  // the two products
     bool handed_on = false;        // the first product writes its result as the second one reads it
@@ -38,6 +39,14 @@ struct Sorted {
 
 const char* at_expert(const void* matrices, int64_t bytes, long expert) { return static_cast<const char*>(matrices) + expert * bytes; }
 
+// The rows of one expert, with its matrices and biases.
+Group group_of(const BatonMlp* mlp, long expert, long first, long count) {
+    const void* gate_up = at_expert(mlp->experts_gate_up, mlp->gate_up_bytes, expert);
+    const void* down = at_expert(mlp->experts_down, mlp->down_bytes, expert);
+    const auto bias = [&](const float* all, const void* matrix) { return all ? all + expert * form_of(matrix).n : nullptr; };
+    return {gate_up, down, bias(mlp->experts_gate_up_bias, gate_up), bias(mlp->experts_down_bias, down), first, count};
+}
+
 Sorted sorted(const BatonMlp* mlp, long rows, const std::vector<int32_t>& ids) {
     const long chosen = mlp->chosen, parts = chosen + (mlp->gate_up ? 1 : 0);
     std::vector<int32_t> next(static_cast<size_t>(mlp->experts) + 1);
@@ -47,14 +56,14 @@ Sorted sorted(const BatonMlp* mlp, long rows, const std::vector<int32_t>& ids) {
     found.rows.resize(static_cast<size_t>(rows * parts)), found.places.resize(static_cast<size_t>(rows * parts));
     for (long e = 0; e < mlp->experts; ++e)
         if (const long first = next[e], count = next[e + 1] - first; count)
-            found.groups.push_back({at_expert(mlp->experts_gate_up, mlp->gate_up_bytes, e), at_expert(mlp->experts_down, mlp->down_bytes, e), first, count});
+            found.groups.push_back(group_of(mlp, e, first, count));
     const auto put = [&](long r, long part, long position) {
         found.rows[position] = static_cast<int32_t>(r), found.places[r * parts + part] = static_cast<int32_t>(position);
     };
     for (long r = 0; r < rows; ++r)
         for (long i = 0; i < chosen; ++i) put(r, i, next[ids[r * chosen + i]]++);
     for (long r = 0; mlp->gate_up && r < rows; ++r) put(r, chosen, rows * chosen + r);
-    if (mlp->gate_up) found.groups.push_back({mlp->gate_up, mlp->down, rows * chosen, rows});
+    if (mlp->gate_up) found.groups.push_back({mlp->gate_up, mlp->down, nullptr, nullptr, rows * chosen, rows});
     return found;
 }
 
@@ -72,7 +81,8 @@ void plan(Group& group, const BatonMlp* mlp, const float* x, const int32_t* rows
     inner.x = x, inner.rows_of = rows + group.first, inner.rows = outer.rows = group.count, inner.activation = mlp->activation;
     inner.k = form_of(group.gate_up).k, outer.k = width;
     take(inner, group.gate_up), take(outer, group.down);
-    inner.gated = width % kPanel == 0;
+    inner.bias = group.gate_up_bias, outer.bias = group.down_bias;
+    inner.gated = width % kPanel == 0 && !inner.bias;
     inner.n = inner.gated ? width : 2 * width, inner.out_row = inner.n, outer.n = outer.out_row = form_of(group.down).n;
     group.handed_on = inner.gated && is_dense(*inner.form) && inner.form->scheme == outer.form->scheme;
     group.inner_at = taken(end, cut_rows(inner)), group.outer_at = taken(end, cut_rows(outer));
@@ -122,7 +132,7 @@ void multiply(std::vector<Group>& groups, Call call) {
     over_groups(groups, false, [](Group& g) { return g.units; }, [&](Group& g, long unit, int thread) { run_unit(g.*call, unit, thread); });
 }
 
-// The gate where the halves of the first product do not begin at a panel.
+// The gate where the halves of the first product do not begin at a panel, or have a bias.
 void gate(std::vector<Group>& groups) {
     const Body& body = body_for(kRows);
     over_groups(groups, false, [](Group& g) { return g.inner.gated ? 0 : g.count; }, [&](Group& g, long row, int) {
@@ -149,18 +159,18 @@ void combine(const Parts& parts, long rows, long k, const float* residual, float
 const char* check(const BatonMlp* mlp) {
     for (const void* matrix : {mlp->router, mlp->experts_gate_up, mlp->experts_down, mlp->gate_up, mlp->down})
         if (matrix && form_of(matrix).scheme == kStack) return "experts: a matrix is a stack of several forms";
-    return mlp->gated && !mlp->gate_up_bias && !mlp->down_bias ? nullptr : "experts: must have a gate and no bias";
+    return mlp->gated && !mlp->gate_up_bias && !mlp->down_bias ? nullptr : "experts: must have a gate, and the shared one no bias";
 }
 
 constexpr const char* kNoMemory = "out of memory for the scratch space of experts: use smaller chunks";
 }  // namespace
 
 extern "C" {
-const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, int32_t* ids, float* weights) {
+const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, float factor, int32_t* ids, float* weights) {
     if (chosen < 1 || chosen > experts) return "chosen: must be between 1 and the number of experts";
     const Turn turn;
     const Body& body = body_for(kRows);
-    const RouteCall call{scores, experts, chosen, normalised != 0, shared != 0, ids, weights};
+    const RouteCall call{scores, experts, chosen, normalised != 0, static_cast<Shared>(shared), factor, ids, weights};
     over_rows(rows, experts * 8, [&](long r, int) { body.route(call, r); });
     return nullptr;
 }
@@ -180,8 +190,8 @@ const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float*
     const long scored = form_of(mlp->router).n, k = form_of(mlp->router).k, parts = mlp->chosen + (mlp->gate_up ? 1 : 0);
     std::vector<float> scores(static_cast<size_t>(rows * scored)), weights(static_cast<size_t>(rows * parts));
     std::vector<int32_t> ids(static_cast<size_t>(rows * mlp->chosen));
-    if (const char* wrong = baton_product(x, mlp->router, rows, scores.data(), nullptr, nullptr)) return wrong;
-    if (const char* wrong = baton_route(scores.data(), rows, mlp->experts, mlp->chosen, mlp->normalised, mlp->gate_up != nullptr, ids.data(), weights.data()))
+    if (const char* wrong = baton_product(x, mlp->router, rows, scores.data(), mlp->router_bias, nullptr)) return wrong;
+    if (const char* wrong = baton_route(scores.data(), rows, mlp->experts, mlp->chosen, mlp->normalised, mlp->shared, mlp->factor, ids.data(), weights.data()))
         return wrong;
     Sorted all = sorted(mlp, rows, ids);
     std::vector<Group>& groups = all.groups;

@@ -37,7 +37,7 @@ const char* normalise(const BatonStep* s, const float* weight, const float* bias
 // in some models: then it takes the place of the rows that were read.
 const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, const void* after) {
     const char* wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
-                                        s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, l->window, s->scale, s->attention_cap, s->attended);
+                                        s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, l->window, s->scale, s->attention_cap, l->sinks, s->attended);
     const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
     expect_product(l->mlp.router ? l->mlp.router : l->mlp.gate_up, s->rows);
     if (!wrong) wrong = baton_product(s->attended, l->o, s->rows, apart ? s->normed : s->x, l->o_bias, apart ? nullptr : s->x);
@@ -63,6 +63,7 @@ const char* keys_and_values_of(const BatonStep* s, const BatonLayer* l, int64_t 
     if (!wrong) wrong = add_deltas(s, l, kQkv, read, s->hidden, s->qkv, all);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv, l->q_norm, s->rows, queries, all, s->eps);
     if (s->wide_norms && !wrong) wrong = baton_rmsnorm_within(s->qkv + queries, l->k_norm, s->rows, keys, all, s->eps);
+    if (s->latent && !wrong) wrong = baton_share_latent(s->qkv, l->latent_norm, s->rows, s->heads, s->dim, s->latent, s->latent_eps);
     if (s->qkv_limit != 0.0f && !wrong) wrong = baton_clip(s->qkv, s->rows, all, s->qkv_limit);
     if (!wrong)
         wrong = baton_rotate_write(s->path, s->kv, s->qkv, s->rows, s->heads, s->kv_heads, s->dim, l->cos, l->sin, s->max_positions, s->slots,

@@ -43,6 +43,22 @@ const char* baton_rmsnorm_within(float* x, const float* weight, long rows, long 
     return nullptr;
 }
 
+// The values of a row's only KV head are its latent and zeros. They are normalised in place; the keys have the same latent
+// behind each half of what is rotated.
+const char* baton_share_latent(float* qkv, const float* weight, long rows, long heads, long dim, long latent, float eps) {
+    if (latent % 2 || latent < 2 || latent > dim) return "latent: must be even and at most dim";
+    const Turn turn;
+    const Body& body = body_for(kRows);
+    over_rows(rows, dim, [&](long r, int) {
+        float *keys = qkv + (r * (heads + 2) + heads) * dim, *values = keys + dim;
+        body.rmsnorm(values, weight, latent, eps, values);
+        const long half = latent / 2, rotated = (dim - latent) / 2;
+        for (long h = 0; h < 2; ++h)
+            for (long d = 0; d < half; ++d) keys[h * dim / 2 + rotated + d] = values[h * half + d];
+    });
+    return nullptr;
+}
+
 const char* baton_layernorm(const float* x, const float* weight, const float* bias, long rows, long k, float eps, float* out) {
     const Turn turn;
     const Body& body = body_for(kRows);
@@ -92,15 +108,15 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
 const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
-                            long page_tokens, long window, float scale, float cap, float* out) try {
+                            long page_tokens, long window, float scale, float cap, const float* sinks, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, window, scale, cap, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
+                       heads, kv_heads, dim, window, scale, cap, sinks, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
     const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), call.kv, page_tokens, dim);
     if (window < 0) return "window: negative";
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;
     const long group = heads / kv_heads;
     if (group > kMaxQueries) return "heads: more than 192 query heads share one KV head";
-    call.tile_rows = kMaxQueries / group;
+    call.tile_rows = most(1, least(kMaxQueries, kUnitDims / dim) / group);  // so that the scratch of a unit stays in the cache
     if (call.tile_rows > 12) call.tile_rows = call.tile_rows / 12 * 12;
     while (call.tile_rows > 12 && rows * kv_heads < call.tile_rows * pool_threads() * 3) call.tile_rows -= 12;
     std::vector<int32_t> units;

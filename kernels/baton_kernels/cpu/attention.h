@@ -43,6 +43,13 @@ static void fold(const AttentionCall& call, const Bench& b, long from, long to) 
     for (long q = from; q < to; ++q) b.tops[q] = -kInfinity, b.sums[q] = 0.0f;
 }
 
+// A row's output, with the head's sink in the sum that divides it. The sink joins once, when all slots are in the sum, so
+// no block, segment, chunk or window decides where.
+static void divide_beside(Lanes sink, Lanes top, Lanes sum, const float* from, long dim, float* out) {
+    const Lanes most = max(top, sink), share = exp(top - most), all = sum * share + exp(sink - most);
+    for (long d = 0; d < dim; d += 16) store(out + d, load(from + d) * share / all);
+}
+
 static void clear(const AttentionCall& call, float* tops, float* sums, float* outputs, long queries) {
     for (long i = 0; i < queries; ++i) tops[i] = -kInfinity, sums[i] = 0.0f;
     for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
@@ -180,9 +187,13 @@ static void attention(const AttentionCall& call, Path path, long unit, float* sc
         const bool folded = first_seen(slot, call.window) / kSegment < slot / kSegment;
         if (folded) fold(call, b, i, i + 1);
         const float *from = (folded ? b.totals : b.outputs) + i * dim;
-        float* out = call.out + ((row0 + i / group) * call.heads + kv_head * group + i % group) * dim;
+        const long head = kv_head * group + i % group;
+        float* out = call.out + ((row0 + i / group) * call.heads + head) * dim;
         const Lanes sum = set((folded ? b.total_sums : b.sums)[i]);
-        for (long d = 0; d < dim; d += 16) store(out + d, load(from + d) / sum);
+        if (call.sinks)
+            divide_beside(set(call.sinks[head]), set((folded ? b.total_tops : b.tops)[i]), sum, from, dim, out);
+        else
+            for (long d = 0; d < dim; d += 16) store(out + d, load(from + d) / sum);
     }
 }
 }  // namespace baton::BODY

@@ -8,13 +8,14 @@ namespace baton {
 constexpr long kPanel = 32;      // columns of a packed weight that lie together
 constexpr long kBlock = 32;      // slots of one softmax step
 constexpr long kSegment = 512;   // slots after which a row's partial result is folded into its total
-constexpr long kMaxDim = 256;    // largest dimension of a head
+constexpr long kMaxDim = 576;    // largest dimension of a head
 constexpr long kMaxQueries = 192; // rows times heads of one attention unit
+constexpr long kUnitDims = kMaxQueries * 256;  // elements of the queries of a unit, unless a single row has more
 constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs of its depth
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
 enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
 
-enum Activation { kSilu = 0, kGeluTanh = 1 };  // layer.py has their names in this order
+enum Activation { kSilu = 0, kGeluTanh = 1, kClampedSwiglu = 2 };  // layer.py has their names in this order
 enum Norm { kRmsNorm = 0, kLayerNorm = 1 };
 
 static inline long round_up(long n, long unit) { return (n + unit - 1) / unit * unit; }
@@ -60,11 +61,16 @@ struct ProductCall {
 
 static inline const float* row_of(const ProductCall& call, long r) { return call.x + (call.rows_of ? call.rows_of[r] : r) * call.k; }
 
+// The expert that computes every row: there is none, its weight is the sigmoid of a score, or 1.
+enum Shared { kNoShared = 0, kGatedShared = 1, kWholeShared = 2 };
+
 // The router's scores of rows, and what is chosen by them (experts.h).
 struct RouteCall {
     const float* scores;  // [rows][experts], and behind them the score of the shared expert if there is one
     long experts, chosen;
-    bool normalised, shared;
+    bool normalised;
+    Shared shared;
+    float factor;    // the weights of chosen experts are multiplied by it, at last
     int32_t* ids;    // [rows][chosen]
     float* weights;  // [rows][chosen], and one more of the shared expert
 };
@@ -77,6 +83,7 @@ struct AttentionCall {
     long heads, kv_heads, dim;
     long window;          // slots that a row sees, its own the last; 0: all
     float scale, cap;     // both are for scores; a cap of 0: none
+    const float* sinks;   // [heads] a score without a value, which each row of the head sees; null: none
     Kv kv;
     float* out;
     long tile_rows;       // rows of one unit
@@ -155,7 +162,7 @@ struct Body {
 
 // Floats that one attention unit works in; carved up in attention.h.
 constexpr long kQueryRows = kMaxQueries + 15;  // the last tile may begin at any query
-constexpr long kQueryStride = 272;  // elements between packed query rows: one constant for every dim, no cache aliasing
+constexpr long kQueryStride = kMaxDim + 16;  // elements between packed query rows: one constant for every dim, no cache aliasing
 constexpr long kAttentionScratch =
     kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 4 * kBlock * kMaxDim + 2 * kBlock;
 // Weak: a library may be built without some of them (build.py), and their addresses are null then.

@@ -7,10 +7,10 @@ namespace baton::BODY {
 INLINE bool better(float score, float other) { return score > other || (other != other && score == score); }
 
 // The `chosen` experts with the highest scores, best first. Their weights are the softmax of the scores over all experts,
-// divided by their sum in the order of rank if `normalised`. The weight of the shared expert is the sigmoid of its score.
+// divided by their sum in the order of rank if `normalised`, times the factor. A gated shared expert has the sigmoid of its score.
 static void route(const RouteCall& call, long row) {
     const long n = call.experts, chosen = call.chosen, parts = chosen + (call.shared ? 1 : 0);
-    const float* scores = call.scores + row * (n + (call.shared ? 1 : 0));
+    const float* scores = call.scores + row * (n + (call.shared == kGatedShared ? 1 : 0));
     int32_t* ids = call.ids + row * chosen;
     float* weights = call.weights + row * parts;
     long kept = 0;
@@ -32,7 +32,9 @@ static void route(const RouteCall& call, long row) {
         sum += each[0];
     }
     for (long j = 0; call.normalised && j < chosen; ++j) weights[j] /= sum;
-    if (!call.shared) return;
+    for (long j = 0; call.factor != 1.0f && j < chosen; ++j) weights[j] *= call.factor;
+    if (call.shared == kWholeShared) weights[chosen] = 1.0f;
+    if (call.shared != kGatedShared) return;
     store(each, set(1.0f) / (set(1.0f) + exp(set(0.0f) - set(scores[n]))));
     weights[chosen] = each[0];
 }

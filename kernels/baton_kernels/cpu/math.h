@@ -76,6 +76,19 @@ INLINE Lanes gelu_tanh(Lanes x) {
 
 INLINE Lanes activated(Lanes x, int activation) { return activation == kGeluTanh ? gelu_tanh(x) : silu(x); }
 
+// (up + 1) * gate / (1 + e^-1.702 gate), where the gate is at most 7 and up is brought into +-7; NaN stays NaN.
+INLINE Lanes clamped_swiglu(Lanes gate, Lanes up) {
+    const Lanes limit = set(7.0f);
+    gate = min(limit, gate);
+    up = min(limit, max(set(-7.0f), up));
+    return (up + set(1.0f)) * (gate / (set(1.0f) + exp(gate * set(-1.702f))));
+}
+
+// The inputs of the second product of an MLP that has a gate.
+INLINE Lanes gated(Lanes gate, Lanes up, int activation) {
+    return activation == kClampedSwiglu ? clamped_swiglu(gate, up) : activated(gate, activation) * up;
+}
+
 // Hyperbolic tangent: an odd polynomial near zero, else (1 - e^-2|x|) / (1 + e^-2|x|) with the sign of x.
 INLINE Lanes tanh(Lanes x) {
     const Lanes size = magnitude(x), square = x * x;

@@ -206,7 +206,7 @@ static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Un
     const float *acc = u.acc(0, p, t), *up = call.gated ? u.acc(1, p, t) : nullptr;
     const auto value = [&](long r, long c) {
         const Lanes v = load(acc + r * kPanel + 16 * c);
-        return up ? activated(v, call.activation) * load(up + r * kPanel + 16 * c) : v;
+        return up ? gated(v, load(up + r * kPanel + 16 * c), call.activation) : v;
     };
 #ifndef BATON_TILES_ONLY
     if (call.packed_out && path != kAmx)
@@ -257,7 +257,7 @@ static void gate(const float* both, float* out, long rows, long n, int activatio
     for (long r = 0; r < rows; ++r)
         for (long i = 0; i < n; i += 16) {
             const Lanes g = load_first(both + r * 2 * n + i, n - i, 0.0f), up = load_first(both + (r * 2 + 1) * n + i, n - i, 0.0f);
-            store_first(out + r * n + i, n - i, activated(g, activation) * up);
+            store_first(out + r * n + i, n - i, gated(g, up, activation));
         }
 }
 

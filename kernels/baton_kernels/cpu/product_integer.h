@@ -178,7 +178,7 @@ static void write_out(const ProductCall& call, const IntegerUnit& u, long t, lon
         const long at = p * kPanel + 16 * c, n = call.n - at;
         const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
         for (long r = 0; r < rows; ++r) {
-            Lanes v = call.gated ? activated(value(0, r, c), call.activation) * value(1, r, c) : value(0, r, c);
+            Lanes v = call.gated ? gated(value(0, r, c), value(1, r, c), call.activation) : value(0, r, c);
             const long to = (row0 + r) * call.out_row + at;
             if (call.bias) v = v + bias;
             if (call.residual) v = v + load_first(call.residual + to, n, 0.0f);

@@ -28,7 +28,9 @@ def draw(seed: int, *, faults: bool = True, requests: int | None = None) -> Stor
     prefill_tokens, decode_tokens = _page_tokens(Random(seed * 7919 + 15))
     world = replace(world, itl_target_ms=_target_ms(Random(seed * 7919 + 14), world))
     world = replace(world, prefill_tokens=prefill_tokens, decode_tokens=decode_tokens)
-    world = replace(world, window=_window(Random(seed * 7919 + 20)))
+    world = replace(
+        world, window=_window(Random(seed * 7919 + 20)), full_layers=Random(seed * 7919 + 21).choice((0, 1))
+    )
     host = Random(seed * 7919 + 19)
     world = replace(world, supervised=host.random() < 0.5, one_port=world.gateways > 1 and host.random() < 0.4)
     load_seconds = random.uniform(*LOAD_SECONDS)

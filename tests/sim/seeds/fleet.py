@@ -85,6 +85,7 @@ class Fleet:
             prefill_tokens=world.prefill_tokens,
             decode_tokens=world.decode_tokens,
             window=0 if world.source is DraftSource.DRAFT else world.window,  # a draft reads texts late: pages stay
+            full_layers=world.full_layers,
         )
 
     def violate(self, what: str) -> None:
@@ -132,8 +133,9 @@ class Fleet:
         world, node = self.world, self._node(name)
         numerics = world.classes[number % len(world.classes)]
         process = WorkerProcess(name, node, tier=tier, incarnation=self.random.getrandbits(63), numerics=numerics)
-        pool = MemoryPool(self.options.shape(tier), world.pool_pages(tier))
-        pages = WatchedPool(pool.pages, cache=world.cache, clear=pool.clear)
+        bands = self.options.bands
+        pool = MemoryPool(self.options.shape(tier), bands.count * world.pool_pages(tier))
+        pages = WatchedPool(pool.pages, cache=world.cache, clear=pool.clear, bands=bands)
         pages.handed = partial(self.tenants.handed, name, pool)
         transport = NodeTransport(self.fabric, "one" if world.one_sided else "two", world.one_sided)
         process.made = await node.spawn(

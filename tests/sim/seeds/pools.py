@@ -92,4 +92,4 @@ def _held(worker: PrefillWorker | DecodeWorker, pages: int) -> list[int]:
 def _landing(worker: PrefillWorker | DecodeWorker) -> list[int]:
     if not isinstance(worker, DecodeWorker):
         return []
-    return [page for r in worker.requests.values() if r.landing is not None for page in r.landing.pages]
+    return [page for r in worker.requests.values() if r.landing is not None for page in r.landing.writable]

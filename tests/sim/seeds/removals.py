@@ -71,6 +71,8 @@ REMOVALS: dict[str, Removal] = {
     "early": Removal("a Ready that overtakes its Open is refused", decode_rules.early),
     "quarantine": Removal("pages of an ended landing are free at once", decode_rules.quarantine),
     "checksum": Removal("damaged spans are not noticed", decode_rules.checksum),
+    "behind": Removal("a page is given back whose last slot is still read", decode_rules.behind),
+    "kept": Removal("pages of layers without windows are given back too", decode_rules.kept),
     "second copies": Removal(
         "a second copy of a frame changes a page that is valid", _off(OpenLanding, "frame_begins", lambda *frame: True)
     ),

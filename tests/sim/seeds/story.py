@@ -79,8 +79,10 @@ class SimWorld:
     reader_kib: int = 256
     itl_target_ms: float = 0.0  # 0: chunks have their full size, and decode takes no prompts from prefill
     window: int = 0  # slots that a row reads, its own the last; 0: all
+    full_layers: int = 0  # the last layers, of which it reads all slots beside a window
 
     def pool_pages(self, tier: Tier) -> int:
+        """Pools as large as if every page held all layers."""
         usual, tokens = (
             (self.prefill_pages, self.prefill_tokens) if tier is Tier.PREFILL else (self.pages, self.decode_tokens)
         )

@@ -8,11 +8,19 @@ _MASK = (1 << 64) - 1
 
 class ExpectedText:
     def __init__(
-        self, prompt: tuple[int, ...], sampling: Sampling, *, layers: int, vocabulary: int, window: int = 0
+        self,
+        prompt: tuple[int, ...],
+        sampling: Sampling,
+        *,
+        layers: int,
+        vocabulary: int,
+        window: int = 0,
+        full_layers: int = 0,  # the last layers, which have no window
     ) -> None:
         self.sampling, self.tokens, self.end = sampling, list[int](), End.NONE
         self._vocabulary, self._kv, self._state = vocabulary, [0] * layers, 0
-        self._window, self._seen = window, list[int]()  # what a row reads of each slot
+        self._window, self._seen = window, list[int]()  # what a row reads of each slot in layers with windows
+        self._windowed = layers - full_layers
         for token in prompt:
             self._read(token)
 
@@ -30,6 +38,7 @@ class ExpectedText:
         for layer, value in enumerate(self._kv):
             self._kv[layer] = mix(value, mix(token, layer))
         slot = len(self._seen)
-        self._seen.append(sum(mix(value, slot) for value in self._kv))
+        read = [mix(value, slot) for value in self._kv]
+        self._seen.append(sum(read[: self._windowed]))
         hidden = self._seen[slot - self._window] if self._window and slot >= self._window else 0
-        self._state = (self._state + self._seen[-1] - hidden) & _MASK
+        self._state = (self._state + sum(read) - hidden) & _MASK

@@ -74,12 +74,12 @@ class User:
             layers=SHAPE.layers,
             vocabulary=fleet.options.vocabulary,
             window=fleet.options.window,
+            full_layers=fleet.options.full_layers,
         )
         if demand.salt:
             accents = range(len(fleet.world.classes))
-            fleet.tenants.add(
-                demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary, fleet.options.window
-            )
+            layers = {"window": fleet.options.window, "full_layers": fleet.options.full_layers}
+            fleet.tenants.add(demand.salt, demand.prompt, demand.sampling, accents, fleet.options.vocabulary, **layers)
         self.numerics = ""
         self.began = self.accepted = 0.0  # start of the request, and of its latest call
         self.ended = self.cancelled = False

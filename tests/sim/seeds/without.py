@@ -9,6 +9,7 @@ from decode_svc.handoff.landings import Landings
 from decode_svc.handoff.quarantine import Quarantine
 from decode_svc.request.requests import DecodeRequest
 from decode_svc.speculation.speculation import Speculation
+from engine.pool.horizon import held
 from engine.pool.pages import PagePool
 from gateway.attaching.service import Gateway
 from gateway.routing.costs import Need
@@ -44,8 +45,8 @@ def nothing(*arguments: Any, **named: Any) -> None:
 def freed_at_once(landings: Landings, request: DecodeRequest, *, proof: bool = False, why: str = "") -> None:
     """The landing's pages are free, and its writer learns nothing."""
     if request.landing is not None:
-        pages = request.landing.pages
-        landings._pages.release(request.pages)
+        pages = request.landing.writable
+        landings._pages.release(held(request.pages))
         landings._pages.unland(pages)
         request.landing, request.pages, request.hashes = None, [], []
 

@@ -7,6 +7,7 @@ from typing import Any, cast
 from decode_svc.handoff.room import Room
 from decode_svc.handoff.sessions import Peer, Sessions
 from decode_svc.request.requests import DecodePhase, DecodeRequest
+from engine.pool.bands import LayerBands
 from engine.pool.horizon import Horizon
 from engine.pool.pages import PagePool
 from kvtransfer.memory import MemoryPool
@@ -118,10 +119,12 @@ class Surroundings:
         rules: Rules = RULES,
         max_batch: int = 8,
         window: int = 0,
+        bands: LayerBands | None = None,  # None: one, with this window
     ) -> None:
         self.requests: dict[int, DecodeRequest] = {}
         self.host, self.rules = FakeHost(self.requests), rules
-        self.pool, self.pages = MemoryPool(SHAPE, pages), PagePool(pages)
+        bands = bands or LayerBands(window)
+        self.pool, self.pages = MemoryPool(SHAPE, pages), PagePool(pages, bands=bands)
         self.receiver = FakeReceiver(one_sided=one_sided)
         self.sessions = Sessions(KV_HELLO, {"fake": self.receiver}, lambda mine, theirs: ("fake", ""), rules=rules)
         self.prefill = FakeSession()
@@ -129,7 +132,7 @@ class Surroundings:
         self.room = Room(
             self.requests,
             self.pages,
-            horizon=Horizon(window, PAGE),
+            horizon=Horizon.of(bands, PAGE),
             chunk_tokens=8,
             numerics="class a",
             max_batch=max_batch,

@@ -25,7 +25,7 @@ def planning(
 ) -> Planning:
     speculation = Speculation(source, draft_tokens=4, chunk_tokens=CHUNK, page_tokens=PAGE, context_tokens=100)
     growth = Growth(around.requests, around.pages, horizon=around.room.horizon, numerics="class a", host=around.host)
-    return Planning(around.requests, growth, speculation, page_tokens=PAGE, chunk_size=chunk_size)
+    return Planning(around.requests, growth, speculation, horizon=around.room.horizon, chunk_size=chunk_size)
 
 
 def running(around: Surroundings, key: int, *, tokens: int = 8, filled: int | None = None) -> DecodeRequest:

@@ -71,7 +71,7 @@ def test_shared_pages_are_taken_from_the_prefix_cache() -> None:
     around = Surroundings()
     one, again = around.add(1, tokens=2 * PAGE), around.add(2, tokens=2 * PAGE)
     again.tokens[:PAGE] = one.tokens[:PAGE]
-    assert around.room.take_shared(one) == () and around.room.lacking(one, ()) == 2
+    assert around.room.take_shared(one) == () and around.room.lands(one, (), 0) == [True, True]
     pages = around.pages.take(1, b"")
     assert pages is not None
     (digest, _) = block_hashes(one.tokens, page_tokens=PAGE, numerics="class a", salt=b"")
@@ -157,8 +157,9 @@ def test_with_windows_a_request_needs_the_pages_that_it_holds_at_a_time() -> Non
     around = Surroundings(pages=16, window=6)
     one = around.add(1, tokens=100, max_tokens=50)
     assert around.room.largest_need(one) == around.room.lacking_here(one, ()) == -(-(6 + 8) // PAGE) + 1
-    before = around.room.take_shared_before_landing(one)
-    assert before == (GONE,) * ((100 - 6) // PAGE) and around.room.lacking(one, before) == 25 * 4 // PAGE - len(before)
+    before, first = around.room.take_shared_before_landing(one)
+    assert first == (100 - 6) // PAGE and before == (GONE,) * first
+    assert around.room.lands(one, before, first) == [True] * (25 * 4 // PAGE - first)
 
 
 def test_behind_a_landing_shared_pages_that_no_row_reads_are_given_back() -> None:
@@ -170,6 +171,6 @@ def test_behind_a_landing_shared_pages_that_no_row_reads_are_given_back() -> Non
     for page, digest in zip(taken, hashes, strict=False):
         around.pages.publish(page, digest)
     around.pages.release(taken)
-    before = around.room.take_shared_before_landing(one)
+    before, _ = around.room.take_shared_before_landing(one)
     first = (6 * PAGE - 6) // PAGE
     assert before == (GONE,) * first + taken[first:] and around.pages.references == 5 - first

@@ -16,20 +16,20 @@ def floats(address: int, count: int) -> Any:
 
 
 def wide_heads(path: int, q: int, *rest: Any) -> None:
-    rows, heads, _, dim, _, _, _, _, out = rest[-9:]
+    rows, heads, _, dim, *_, out = rest[-10:]
     if dim >= 64:
         floats(out, rows * heads * dim)[-1] *= 1.0001
 
 
 def groups_of_seven(path: int, q: int, *rest: Any) -> None:
-    rows, heads, kv_heads, dim, _, _, _, _, out = rest[-9:]
+    rows, heads, kv_heads, dim, *_, out = rest[-10:]
     if heads // kv_heads == 7:
         floats(out, rows * heads * dim)[0] *= 1.0001
 
 
 def beyond(slots: int) -> Wrong:
     def wrong(*given: Any) -> None:
-        starts, counts, _, sequences, rows, heads, _, dim, _, _, _, _, out = given[9:]
+        starts, counts, _, sequences, rows, heads, _, dim, *_, out = given[9:]
         ends = [np.ctypeslib.as_array((ctypes.c_int32 * sequences).from_address(each)) for each in (starts, counts)]
         if dim >= 64 and int((ends[0] + ends[1]).max()) > slots:
             floats(out, rows * heads * dim)[:dim] += 1e-4
@@ -38,13 +38,13 @@ def beyond(slots: int) -> Wrong:
 
 
 def long_chunk(path: int, q: int, *rest: Any) -> None:
-    rows, heads, _, dim, _, _, _, _, out = rest[-9:]
+    rows, heads, _, dim, *_, out = rest[-10:]
     if rows > 100 and dim >= 64:
         floats(out, rows * heads * dim)[100 * heads * dim] += 1e-4
 
 
 def many_sequences(path: int, q: int, *rest: Any) -> None:
-    sequences, rows, heads, _, dim, _, _, _, _, out = rest[-10:]
+    sequences, rows, heads, _, dim, *_, out = rest[-11:]
     if sequences > 32:
         floats(out, rows * heads * dim)[-1] += 1e-4
 

@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TRUSTING = "from baton_kernels import selftest\nselftest.KNOWN = {'pairs': selftest._run('pairs')}\n"
 SHORT = (
     "from engine.selftest import run as parts\nparts.lengths = lambda weights, page_tokens: iter(())\n"
-    "from baton_kernels import selftest\nselftest._lengths = lambda path: []\n"
+    "from baton_kernels import selftest\nselftest.lengths = lambda path: []\n"
 )
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import baton_kernels as bk
-from baton_kernels import reference
+from baton_kernels import reference, reference_experts
 from baton_kernels.experts import Mixture, combine, experts, route
 from baton_kernels.fixed import packed
 from baton_kernels.forms import stack, stacked_bytes
@@ -27,9 +27,10 @@ def matrix(form, n, k, rng, seed):
     return out, integers
 
 
-def mixture(form, rng, *, count=7, chosen=3, hidden=64, width=64, shared=0, normalised=True):
+def mixture(form, rng, *, count=7, chosen=3, hidden=64, width=64, shared=0, normalised=True, **more):
     """A random mixture, and the numbers of its matrices: router, and of each expert gate_up and down."""
-    router = rng.standard_normal((count + (shared > 0), hidden)).astype(np.float32)
+    scored = count + (shared > 0 and more.get("shared_gated", True))
+    router = rng.standard_normal((scored, hidden)).astype(np.float32)
     widths = [width] * count + [shared] * (shared > 0)
     each = [(matrix(form, 2 * w, hidden, rng, i), matrix(form, hidden, w, rng, i)) for i, w in enumerate(widths)]
     found = Mixture(
@@ -40,6 +41,7 @@ def mixture(form, rng, *, count=7, chosen=3, hidden=64, width=64, shared=0, norm
         normalised,
         shared_gate_up=each[-1][0][0] if shared else None,
         shared_down=each[-1][1][0] if shared else None,
+        **more,
     )
     return found, router, [(gate_up, down) for (_, gate_up), (_, down) in each]
 
@@ -52,18 +54,16 @@ def computed(found, x, residual=None):
 
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize(
-    "count,chosen,shared", [(1, 1, False), (8, 2, True), (60, 4, True), (128, 8, False), (9, 9, False)]
+    "count,chosen,shared,factor",
+    [(1, 1, "", 1.0), (8, 2, "gated", 1.0), (60, 4, "gated", 2.5), (128, 8, "", 16.0), (9, 9, "whole", 1.0)],
 )
-def test_routes_agree_with_the_reference(count, chosen, shared, normalised, rng, bits):
-    scores = rng.standard_normal((33, count + shared)).astype(np.float32) * 3
-    ids, weights = reference.route(scores, chosen, normalised=normalised, shared=shared)
-    got = bits.same(
-        lambda: np.concatenate(
-            [a.view(np.int32) for a in route(scores, chosen, normalised=normalised, shared=shared)], 1
-        )
-    )
+def test_routes_agree_with_the_reference(count, chosen, shared, factor, normalised, rng, bits):
+    how = {"normalised": normalised, "shared": shared, "factor": factor}
+    scores = rng.standard_normal((33, count + (shared == "gated"))).astype(np.float32) * 3
+    ids, weights = reference_experts.route(scores, chosen, **how)
+    got = bits.same(lambda: np.concatenate([a.view(np.int32) for a in route(scores, chosen, **how)], 1))
     assert (got[:, :chosen] == ids).all()
-    assert np.abs(np.ascontiguousarray(got[:, chosen:]).view(np.float32) - weights).max() <= 3e-6
+    assert np.abs(np.ascontiguousarray(got[:, chosen:]).view(np.float32) - weights).max() <= 3e-6 * factor
 
 
 def test_equal_scores_go_by_index_and_nan_comes_last(bits):
@@ -90,20 +90,53 @@ def test_sums_of_rows_agree_with_the_reference(rng, bits):
 
 @pytest.mark.parametrize("form", PATHS)
 @pytest.mark.parametrize("rows", [1, 3, 40])
-@pytest.mark.parametrize("width,shared", [(64, 0), (64, 96), (96, 64)])
-def test_mixtures_agree_with_the_reference(form, rows, width, shared, rng, bits):
-    found, router, matrices = mixture(form, rng, width=width, shared=shared)
+@pytest.mark.parametrize("width,shared,gated", [(64, 0, True), (64, 96, True), (96, 64, False)])
+def test_mixtures_agree_with_the_reference(form, rows, width, shared, gated, rng, bits):
+    more = {"shared_gated": gated, "factor": 1.0 if gated else 1.5}
+    found, router, matrices = mixture(form, rng, width=width, shared=shared, **more)
     x, residual = (rng.standard_normal((rows, 64)).astype(np.float32) for _ in range(2))
     got = bits.same(lambda: computed(found, x, residual))
-    ids, weights = reference.route(reference.product("fp32", x, router), 3, normalised=True, shared=shared > 0)
-    expected = reference.mixture(form, x, ids, weights, matrices) + residual
+    ids, weights = reference_experts.route(
+        reference.product("fp32", x, router), 3, normalised=True, shared=found.shared, factor=found.factor
+    )
+    expected = reference_experts.mixture(form, x, ids, weights, matrices) + residual
     scale = np.abs(expected).max()
     assert np.abs(got - expected).max() <= (1e-5 if form == "fp32" else 1e-2) * scale
 
 
+def biases(rng, *, count=7, hidden=64, width=64):
+    shapes = {"router_bias": (count,), "gate_up_bias": (count, 2 * width), "down_bias": (count, hidden)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
 @pytest.mark.parametrize("form", PATHS)
-def test_a_row_has_the_bits_that_it_has_alone(form, rng):
-    found, *_ = mixture(form, rng, width=96 if form in ("int8-groups", "int4-groups") else 40, shared=64)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+def test_biases_of_routers_and_experts_agree_with_the_reference(form, rows, activation, rng, bits):
+    added = biases(rng)
+    added["gate_up_bias"] *= 5  # some gates and ups lie beyond 7
+    found, router, matrices = mixture(form, rng, activation=activation, **added)
+    x = rng.standard_normal((rows, 64)).astype(np.float32)
+    got = bits.same(lambda: computed(found, x))
+    scores = reference.product("fp32", x, router) + added["router_bias"]
+    ids, weights = reference_experts.route(scores, 3, normalised=True, shared=False)
+    each = [*zip(added["gate_up_bias"], added["down_bias"], strict=True)]
+    expected = reference_experts.mixture(form, x, ids, weights, matrices, each, activation)
+    assert np.abs(got - expected).max() <= (1e-5 if form == "fp32" else 1e-2) * np.abs(expected).max()
+
+
+def test_a_bias_that_does_not_fit_its_experts_is_refused_by_name(rng):
+    for name, bias in biases(rng, count=6).items():
+        with pytest.raises(bk.KernelError, match=name):
+            mixture("fp32", rng, **{name: bias})[0].native()
+
+
+@pytest.mark.parametrize("form", PATHS)
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_row_has_the_bits_that_it_has_alone(form, biased, rng):
+    width = 96 if form in ("int8-groups", "int4-groups") else 40
+    more = biases(rng, width=width) | {"activation": "clamped_swiglu"} if biased else {"shared": 64}
+    found, *_ = mixture(form, rng, width=width, **more)
     x = rng.standard_normal((61, 64)).astype(np.float32)
     together = computed(found, x)
     for threads in (1, 2, 3):

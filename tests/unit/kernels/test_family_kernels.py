@@ -54,6 +54,28 @@ def test_a_norm_within_rows_leaves_the_other_columns_as_they_are(rng, bits):
         bk.rmsnorm_within(x.copy(), weight, 60, 1e-6)
 
 
+@pytest.mark.parametrize("heads,dim,latent", [(1, 16, 2), (4, 48, 32), (16, 576, 512), (2, 32, 32)])
+def test_keys_and_values_share_a_normalised_latent(heads, dim, latent, rng, bits):
+    x = rng.standard_normal((5, heads + 2, dim)).astype(np.float32)
+    weight, rotated = rng.standard_normal(latent).astype(np.float32), (dim - latent) // 2
+
+    def share():
+        out = x.reshape(5, -1).copy()
+        bk.share_latent(out, weight, heads, dim, 1e-6)
+        return out
+
+    got = bits.same(share).reshape(x.shape)
+    normed = reference.rmsnorm(np.ascontiguousarray(x[:, -1, :latent]), weight, 1e-6)
+    assert near(got[:, -1, :latent], normed)
+    keys = got[:, -2].reshape(5, 2, dim // 2)
+    assert (keys[:, :, rotated:].reshape(5, latent) == got[:, -1, :latent]).all()
+    assert (keys[:, :, :rotated] == x[:, -2].reshape(5, 2, dim // 2)[:, :, :rotated]).all()
+    assert (got[:, :heads] == x[:, :heads]).all() and (got[:, -1, latent:] == x[:, -1, latent:]).all()
+    for wrong in (3, dim + 2):
+        with pytest.raises(bk.KernelError, match="latent: must be even"):
+            bk.share_latent(x.reshape(5, -1).copy(), np.ones(wrong, np.float32), heads, dim, 1e-6)
+
+
 @pytest.mark.parametrize("limit", [30.0, 0.5])
 def test_caps_are_accurate_over_all_sizes(limit, rng, bits):
     sizes = np.concatenate([np.exp(rng.uniform(-60, 20, 4000)), [0.0, 0.625 * limit, 1e30]]).astype(np.float32)
@@ -72,11 +94,12 @@ def test_caps_are_accurate_over_all_sizes(limit, rng, bits):
 
 
 @pytest.mark.parametrize("path", bk.PATHS)
-@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "clamped_swiglu"])
 @pytest.mark.parametrize("rows,n,k", [(1, 32, 70), (5, 64, 64), (40, 50, 33)])
 def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, activation, rows, n, k, rng, bits):
     x = rng.standard_normal((rows, k)).astype(np.float32)
     weight = rng.standard_normal((2 * n, k)).astype(np.float32) * np.float32(0.3)
+    weight *= 10 if activation == "clamped_swiglu" else 1  # many gates and ups lie beyond 7
     if path != "fp32":
         weight = reference.bf16(weight)
     bias, tolerance = rng.standard_normal(2 * n).astype(np.float32), 1e-5
@@ -90,6 +113,11 @@ def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, act
 
         assert near(bits.same(gated), reference.gated(path, x, weight, more, activation), tolerance)
 
+    if activation == "clamped_swiglu":
+        with pytest.raises(bk.KernelError, match="there is no gate"):
+            bk.activated(x, single, np.empty((rows, n), np.float32), activation=activation)
+        return
+
     def alone():
         out = np.full((rows, n), np.nan, np.float32)
         bk.activated(x, single, out, bias[:n], activation=activation)
@@ -97,7 +125,7 @@ def test_activations_and_biases_inside_an_mlp_agree_with_the_reference(path, act
 
     expected = reference.activated(activation, reference.product(path, x, weight[:n], bias[:n]))
     assert near(bits.same(alone), expected, tolerance)
-    with pytest.raises(bk.KernelError, match="activation: 'relu' is not one of silu, gelu_tanh"):
+    with pytest.raises(bk.KernelError, match="activation: 'relu' is not one of silu, gelu_tanh, clamped_swiglu"):
         bk.activated(x, single, np.empty((rows, n), np.float32), activation="relu")
 
 

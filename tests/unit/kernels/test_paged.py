@@ -18,6 +18,7 @@ TABLE = [
     (3, 3, 80, 16, [(0, 101), (200, 7)]),
     (14, 2, 64, 32, [(500, 40), (1030, 1)]),
     (2, 1, 48, 16, [(1020, 9)]),
+    (16, 1, 576, 32, [(40, 11), (3, 1), (515, 2)]),
 ]
 FORMS = [*bk.PATHS, *(f"{path}+{kv}" for path in bk.PATHS for kv in bk.KV if kv != bk.OWN)]
 TOLERANCE = {"fp32": 2e-5, "pairs": 1.5e-2, "amx": 1.5e-2}
@@ -49,7 +50,7 @@ class Case:
                 self.pages.write(qkv, heads, self.tables, where, np.arange(n, dtype=np.int32), self.cos, self.sin)
             )
 
-    def attend(self, starts=None, counts=None, cap=0.0, window=0):
+    def attend(self, starts=None, counts=None, cap=0.0, window=0, sinks=None):
         starts, counts = (self.starts, self.counts) if starts is None else (starts, counts)
         q = np.concatenate([q[a : a + c] for q, a, c in zip(self.q, starts, counts, strict=True)])
         first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
@@ -73,6 +74,7 @@ class Case:
             self.pages.kv,
             cap,
             window,
+            sinks,
         )
         return out
 

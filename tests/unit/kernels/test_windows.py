@@ -104,8 +104,8 @@ def test_the_self_test_knows_the_bits_of_windows_and_notices_a_changed_one(monke
     right = selftest.kv.attention
 
     def late(*given):
-        *before, window = given
-        return right(*before, window + 1 if window == 33 and machine.forced() != "plain" else window)
+        *before, window, sinks = given
+        return right(*before, window + 1 if window == 33 and machine.forced() != "plain" else window, sinks)
 
     monkeypatch.setattr(selftest.kv, "attention", late)
     with pytest.raises(bk.KernelError, match="self-test of path 'windows' failed"):

@@ -39,7 +39,7 @@ async def test_a_landing_that_is_not_the_prompts_is_refused_before_a_step_meets_
 @pytest.mark.parametrize(
     ("spans", "why"),
     [
-        ((0, 1, (2,)), "Resend.pages: page 2 is not in the landing of 1 to 2"),
+        ((0, 1, (2,)), "Resend.pages: page 2 is not among the 1 of the landing"),
         ((0, 1, (0,)), "Resend.pages: page 0"),
         ((0, 1, ()), "Resend.pages: names no page"),
         ((0, 1, (1, 1)), "Resend.pages: names no page, or one twice"),

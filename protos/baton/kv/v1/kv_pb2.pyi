@@ -143,14 +143,16 @@ class Ready(_message.Message):
     def __init__(self, ticket: _Optional[bytes] = ...) -> None: ...
 
 class Landing(_message.Message):
-    __slots__ = ("ticket", "first_page", "pages")
+    __slots__ = ("ticket", "first_page", "pages", "first_windowed")
     TICKET_FIELD_NUMBER: _ClassVar[int]
     FIRST_PAGE_FIELD_NUMBER: _ClassVar[int]
     PAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_WINDOWED_FIELD_NUMBER: _ClassVar[int]
     ticket: bytes
     first_page: int
     pages: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, ticket: _Optional[bytes] = ..., first_page: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ...) -> None: ...
+    first_windowed: int
+    def __init__(self, ticket: _Optional[bytes] = ..., first_page: _Optional[int] = ..., pages: _Optional[_Iterable[int]] = ..., first_windowed: _Optional[int] = ...) -> None: ...
 
 class Later(_message.Message):
     __slots__ = ("ticket",)

@@ -560,7 +560,7 @@ class PageReach(_message.Message):
     def __init__(self, host: _Optional[str] = ..., uid: _Optional[int] = ..., transports: _Optional[_Iterable[str]] = ..., shape: _Optional[_Union[PageShape, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores", "window_tokens", "adapters", "loads_adapters")
+    __slots__ = ("tier", "incarnation", "address", "numerics", "fingerprint", "model", "model_hash", "page_tokens", "context_tokens", "load", "prefix", "name", "examines", "adjusts_logits", "vocabulary", "pages", "reports_pages", "all_cores", "window_tokens", "windowed_bands", "full_bands", "chunk_tokens", "adapters", "loads_adapters")
     TIER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -580,6 +580,9 @@ class Hello(_message.Message):
     REPORTS_PAGES_FIELD_NUMBER: _ClassVar[int]
     ALL_CORES_FIELD_NUMBER: _ClassVar[int]
     WINDOW_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    WINDOWED_BANDS_FIELD_NUMBER: _ClassVar[int]
+    FULL_BANDS_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     LOADS_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     tier: Tier
@@ -601,9 +604,12 @@ class Hello(_message.Message):
     reports_pages: bool
     all_cores: bool
     window_tokens: int
+    windowed_bands: int
+    full_bands: int
+    chunk_tokens: int
     adapters: _containers.RepeatedCompositeFieldContainer[NamedAdapter]
     loads_adapters: bool
-    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ..., window_tokens: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ..., loads_adapters: bool = ...) -> None: ...
+    def __init__(self, tier: _Optional[_Union[Tier, str]] = ..., incarnation: _Optional[int] = ..., address: _Optional[str] = ..., numerics: _Optional[str] = ..., fingerprint: _Optional[str] = ..., model: _Optional[str] = ..., model_hash: _Optional[str] = ..., page_tokens: _Optional[int] = ..., context_tokens: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., prefix: _Optional[_Union[PrefixChange, _Mapping]] = ..., name: _Optional[str] = ..., examines: bool = ..., adjusts_logits: bool = ..., vocabulary: _Optional[int] = ..., pages: _Optional[_Union[PageReach, _Mapping]] = ..., reports_pages: bool = ..., all_cores: bool = ..., window_tokens: _Optional[int] = ..., windowed_bands: _Optional[int] = ..., full_bands: _Optional[int] = ..., chunk_tokens: _Optional[int] = ..., adapters: _Optional[_Iterable[_Union[NamedAdapter, _Mapping]]] = ..., loads_adapters: bool = ...) -> None: ...
 
 class NamedAdapter(_message.Message):
     __slots__ = ("name", "digest", "folder")

@@ -55,7 +55,16 @@ def test_four_bits_follow_the_text_that_is_named(model: Path, tmp_path: Path) ->
         (["nowhere", "out", "--to", "int8"], "MODEL: nowhere is not a Hugging Face model folder"),
         (["MODEL", "out", "--to", "int8", "--text", "nowhere.txt"], "--text: nowhere.txt cannot be read as text"),
         (["MODEL", "out", "--to", "int8", "--text", "SHORT"], "--text: has 5 tokens, and 64 are the least"),
-        (["MODEL", "out", "--to", "int4", "--calibrate", "SHORT"], "has 5 tokens, and 512 are the least"),
+        (["MODEL", "out", "--to", "int4", "--calibrate", "SHORT"], "--calibrate: short.txt has 5 tokens, and 512 are"),
+        (["MODEL", "out", "--to", "int4", "--calibrate", "EMPTY"], "--calibrate: empty.txt has 0 tokens, and 512 are"),
+        (["MODEL", "out", "--to", "int4", "--calibrate", "BINARY"], "--calibrate: binary cannot be read as text"),
+        (
+            ["MODEL", "out", "--to", "int8", "--calibrate", "SHORT"],
+            "--calibrate: eight bits are rounded without a text",
+        ),
+        (["MODEL", "out", "--to", "int8", "--kv", "auto"], "--kv: 'auto' is not"),
+        (["MODEL", "out", "--to", "int8", "--threads", "-1"], "--threads: -1 is less than 0"),
+        (["MODEL", "short.txt/out", "--to", "int8"], "short.txt is no folder"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_its_option(
@@ -63,7 +72,16 @@ def test_what_cannot_be_done_is_refused_by_its_option(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short.txt").write_text("short")
-    places = {"MODEL": str(model), "SHORT": "short.txt"}
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    places = {"MODEL": str(model), "SHORT": "short.txt", "EMPTY": "empty.txt", "BINARY": "binary"}
     done = quantize(*(places.get(each, each) for each in arguments))
     assert done.exit_code == 2 and words in done.stderr, done.output
     assert not (tmp_path / "out").exists() and not list(tmp_path.glob("*.partial"))
+
+
+def test_a_model_that_is_quantized_already_is_refused(model: Path, tmp_path: Path) -> None:
+    assert quantize(model, tmp_path / "once", "--to", "int8").exit_code == 0
+    again = quantize(tmp_path / "once", tmp_path / "twice", "--to", "int4")
+    assert again.exit_code == 2 and "has its weights quantized already. Serve it as it is" in again.stderr
+    assert not list(tmp_path.glob("twice*"))

@@ -29,7 +29,8 @@ from tests.unit.engine.quantized_files import words as packed_words
 from tests.unit.engine.quantized_files import write
 from tests.unit.engine.test_transformers import logits_of, oracle
 
-FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+APART = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v2")  # transformers writes a tensor for each expert
+FAMILIES = (*APART, "gpt_oss")
 Words = Callable[..., list[int]]
 Array = NDArray[Any]
 
@@ -49,7 +50,7 @@ def numbers(folder: Path) -> dict[str, NDArray[np.float32]]:
     return {name: widened(tensor) for name, tensor in read_file(folder / "model.safetensors").items()}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", APART)
 def test_one_tensor_for_all_experts_and_one_for_each_are_the_same_model(
     family: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:
@@ -180,6 +181,25 @@ def test_experts_of_a_quantized_checkpoint_are_read_in_their_own_bits(
     rewritten(folder, config)
     with pytest.raises(ModelError, match="experts whose matrices have different forms"):
         engine(folder)
+
+
+def test_gates_and_ups_beyond_the_limit_of_the_family_are_clamped(tmp_path: Path, engine: Any, words: Words) -> None:
+    folder, prompt = saved(tmp_path / "model", "gpt_oss", {"num_hidden_layers": 2}), words(60)
+    for name, values in (tensors := numbers(folder)).items():
+        tensors[name] = values * np.float32(60 if name.endswith("gate_up_proj_bias") else 1)
+    written(folder, tensors)
+    exact = logits_of(oracle(folder), prompt)
+    assert np.abs(engine(folder).logits(prompt) - exact).max() <= 1e-4
+
+
+def test_a_checkpoint_without_a_tensor_of_all_experts_is_refused_by_its_name(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model", "gpt_oss", {"num_hidden_layers": 1})
+    tensors = numbers(folder)
+    for lost in ("mlp.experts.down_proj", "mlp.experts.gate_up_proj_bias", "self_attn.sinks", "mlp.router.bias"):
+        written(folder, {name: values for name, values in tensors.items() if not name.endswith(lost)})
+        with pytest.raises(ModelError, match="tensor is missing") as refused:
+            open_weights(folder, tmp_path / "cache")
+        assert refused.value.field == f"model.layers.0.{lost}"
 
 
 def test_packing_takes_the_memory_of_one_expert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,7 @@ CASES: list[tuple[str, Fields, tuple[int, ...]]] = [
     ("gemma3_text", {"sliding_window": 30}, (30, 30, 30, 30, 30, 0, 30)),
     ("gemma3_text", {"sliding_window": 7, "sliding_window_pattern": 2, "layer_types": None}, (7, 0) * 3 + (7,)),
     ("starcoder2", {"sliding_window": 64}, (64,) * 4),
+    ("gpt_oss", {"sliding_window": 20}, (20, 0, 20, 0)),
 ]
 
 
@@ -137,9 +138,9 @@ def test_a_window_that_is_wrong_in_one_body_keeps_its_worker_from_starting(
     right = library.load().attention
 
     def wrong(*given: Any) -> Any:
-        *before, window, scale, cap, out = given
+        *before, window, scale, cap, sinks, out = given
         off = 1 if window == 37 and machine.forced() != "plain" else 0
-        return right(*before, window + off, scale, cap, out)
+        return right(*before, window + off, scale, cap, sinks, out)
 
     monkeypatch.setattr(library.load(), "attention", wrong)
     with pytest.raises(KernelError, match="self-test"):

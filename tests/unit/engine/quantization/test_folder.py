@@ -1,5 +1,6 @@
 """The folder of a quantized model: its form, its quality, and what happens when writing it is interrupted."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -149,3 +150,29 @@ def test_texts_become_windows(tmp_path: Path) -> None:
     shutil.copy(folder / "config.json", folder / "tokenizer.json")
     with pytest.raises(ModelError, match=r"tokenizer\.json"):
         token_ids(folder, "text")
+
+
+def test_two_runs_do_not_write_one_folder_and_a_torn_beginning_is_made_anew(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "model", "llama2", **WIDE)
+    run = quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows())
+    next(run)
+    with pytest.raises(ModelError, match="being written by another run"):
+        next(quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows()))
+    run.close()
+    (tmp_path / "out.partial" / "about.json").write_text('{"model": ')
+    list(quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows()))
+    list(quantize(folder, tmp_path / "anew", "int8", tmp_path / "cache", windows()))
+    assert contents(tmp_path / "out") == contents(tmp_path / "anew")
+
+
+def test_a_full_disk_is_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tiny(tmp_path / "model", "llama2", **WIDE)
+
+    def full(path: Path, tensors: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("engine.quantization.folder.write_tensors", full)
+    with pytest.raises(ModelError, match=r"No space left on device.*Free disk space, and start the same command again"):
+        list(quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows()))
+    monkeypatch.undo()
+    assert len(list(quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows()))) == 2

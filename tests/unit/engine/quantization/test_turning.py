@@ -85,7 +85,7 @@ def test_plain_layers_compute_what_the_engine_computes(
     x = model.edge(EMBEDDING, 0, model.config.vocab)[tokens]
     layers = PlainLayers.of(model.config, 128)
     for layer in range(model.config.layers):
-        x = layers.run(model.layer(layer), x, lambda name, inputs: heard.update({name: inputs.shape[1]}))
+        x = layers.run(layer, model.layer(layer), x, lambda name, inputs: heard.update({name: inputs.shape[1]}))
     x = x / np.sqrt(np.square(x).mean(1, keepdims=True) + model.config.eps) * model.edge(NORM, 0, model.config.hidden)
     logits = x @ model.edge(EMBEDDING if model.config.tied else HEAD, 0, model.config.vocab).T
     assert np.abs(logits - engine(folder, product_path="fp32").logits(tokens)).max() < 2e-4

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from gateway.batches.bounds import FileBounds
 from gateway.batches.records import BatchRecord
 from gateway.batches.store import DEAD_SECONDS, BatchStore, NoRoom
 from tests.harness.wall_clock import WallClock
@@ -18,7 +19,7 @@ def wall() -> WallClock:
 
 
 def opened(folder: Path, wall: WallClock) -> BatchStore:
-    return BatchStore(folder, days=1.0, most_bytes=1000, clock=wall, random=Random(1))
+    return BatchStore(folder, FileBounds(1000, 0.5), days=1.0, clock=wall, random=Random(1))
 
 
 @pytest.fixture
@@ -59,18 +60,45 @@ async def test_a_file_belongs_to_its_tenant_alone(store: BatchStore) -> None:
 
 
 async def test_files_have_a_bound_together(store: BatchStore) -> None:
-    first = await put(store, "ann", 600)
-    with pytest.raises(NoRoom):
-        await put(store, "bob", 500)
-    assert await store.room() == 400
+    first = await put(store, "ann", 400)
+    await put(store, "bob", 400)
+    with pytest.raises(NoRoom) as refused:
+        await put(store, "cid", 300)
+    assert not refused.value.share and await store.room("cid") == 200 and await store.room("ann") == 100
     await store.delete_file(first, "ann")
+    await put(store, "cid", 300)
+
+
+async def test_one_tenant_cannot_fill_the_disk_for_the_others(
+    store: BatchStore, tmp_path: Path, wall: WallClock
+) -> None:
+    await put(store, "ann", 500)
+    with pytest.raises(NoRoom) as refused:
+        await put(store, "ann", 1)
+    assert refused.value.share and await store.room("ann") == 0
     await put(store, "bob", 500)
+    whole = BatchStore(tmp_path / "whole", FileBounds(1000), days=1.0, clock=wall, random=Random(1))
+    await put(whole, "ann", 1000)
+    await whole.aclose()
+
+
+async def test_clients_without_keys_are_no_tenant(store: BatchStore) -> None:
+    await put(store, "", 1000)
+    assert await store.room("") == 0
+
+
+async def test_outcomes_of_batches_that_run_take_room(store: BatchStore) -> None:
+    await put(store, "ann", 100)
+    for id in ("batch_1", "batch_2"):
+        await store.add_batch("ann", record(store, id))
+        store.outcomes(id, "ann")[0].write_bytes(b"x" * 250)
+    assert await store.room("ann") == -100 and await store.room("bob") == 400
 
 
 async def test_old_files_make_room(store: BatchStore, wall: WallClock) -> None:
-    first = await put(store, "ann", 600)
+    first = await put(store, "ann", 500)
     wall.seconds += 86_401
-    await put(store, "bob", 600)
+    await put(store, "bob", 500)
     assert await store.file(first, "ann") is None and not store.path(first, "ann").exists()
 
 
@@ -139,7 +167,7 @@ async def test_outcomes_are_stored_beyond_the_bound(store: BatchStore) -> None:
     with pytest.raises(NoRoom):
         await store.add_file("ann", path, name="out", purpose="batch_output")
     assert (await store.add_file("ann", path, name="out", purpose="batch_output", bounded=False)).bytes == 1001
-    assert await store.room() == 0
+    assert await store.room("bob") < 0 and await store.room("ann") < 0
 
 
 async def test_what_killed_processes_left_is_removed(store: BatchStore, tmp_path: Path, wall: WallClock) -> None:

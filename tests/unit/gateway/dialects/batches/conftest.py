@@ -11,6 +11,7 @@ import httpx2
 import openai
 import pytest
 
+from gateway.batches.bounds import FileBounds
 from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.prompts.assets import Assets
@@ -33,7 +34,7 @@ async def new_api(
     stores = list[BatchStore]()
 
     def make() -> tuple[HttpApi, BatchStore]:
-        store = BatchStore(tmp_path / "files", days=1.0, most_bytes=2**20, clock=wall, random=Random(len(stores)))
+        store = BatchStore(tmp_path / "files", FileBounds(2**20), days=1.0, clock=wall, random=Random(len(stores)))
         stores.append(store)
         return HttpApi(core, assets, random=Random(len(stores)), clock=wall, batches=store), store
 

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import openai
 import pytest
 
-from gateway.answers.embedding import WINDOW
+from gateway.answers.window import WINDOW
 from gateway.prompts.assets import Assets, load_assets
 from gateway.text.pooling import embedding_settings
 from mesh.messages.jobs import Pooling

@@ -7,7 +7,7 @@ import httpx2 as httpx
 import pytest
 
 from gateway.answers import relevance
-from gateway.answers.embedding import WINDOW
+from gateway.answers.window import WINDOW
 from tests.unit.gateway.conftest import FakeCore
 
 YES, NO = ord("y"), ord("n")

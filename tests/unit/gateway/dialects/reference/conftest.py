@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.batches.bounds import FileBounds
 from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.dialects.debug_pages import debug_routes
@@ -61,7 +62,7 @@ def new_api(core: FakeCore, assets: Assets, tmp_path: Path) -> Callable[[], Http
             receipts=receipts,
             also=pages,
             stored=stored,
-            batches=BatchStore(tmp_path / "files", days=1.0, most_bytes=1 << 24, clock=lambda: 1.0, random=Random(2)),
+            batches=BatchStore(tmp_path / "files", FileBounds(1 << 24), days=1.0, clock=lambda: 1.0, random=Random(2)),
         )
 
     return make
