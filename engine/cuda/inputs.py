@@ -54,8 +54,9 @@ def _fill_sampling(
     arrays: Mapping[str, NDArray[np.generic]], pieces: Sequence[Piece], shape: StepShape, vocab: int
 ) -> None:
     rows = sampled_rows(pieces)
-    if any(one.adjustments for one, _ in rows):
-        raise ValueError("a request adjusts its logits, which a GPU does not do; the gateway must not send it here")
+    if any(one.reads_logits for one, _ in rows):
+        what = "a request adjusts its logits or looks them up"
+        raise ValueError(f"{what}, which a GPU does not do; the gateway must not send it here")
     count = len(rows)
     for name in ("seed", "choice", "position", "top_k", "n_top", "temperature", "min_p"):
         arrays[name][:] = 0

@@ -5,7 +5,7 @@ token id) and on nothing else, so a request samples the same tokens in any batch
 masked while fewer than `min_tokens` tokens were emitted. Rows whose request adjusts its logits are drawn from adjusted
 copies (`engine/step/logits.py`); logprobs are always those of the model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, islice
 
@@ -35,7 +35,7 @@ def sample(
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
-    tops = [min(params.top_logprobs or 0, vocab) for params, _ in rows]
+    tops = [0 if params.logprob_ids else min(params.top_logprobs or 0, vocab) for params, _ in rows]
     arrays = sampling_arrays(rows, vocab)
     banned, masks = banned_stops(arrays), taken(pieces)
     if any(masks):
@@ -44,13 +44,41 @@ def sample(
     counts = np.array(tops, np.int32) if any(tops) else None
     drawn = draw(logits, arrays, banned, tops=counts, adjusted=adjusted)
     if not any(tops):
-        entries = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
+        entries: Iterable[Sampled] = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
         entries = map(_entry, *(array.tolist() for array in drawn), tops)
+    if any(params.logprob_ids for params, _ in rows):
+        entries = _with_wanted(entries, rows, logits)
     drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
     return tuple(
         () if is_late(piece, mask) else found for piece, mask, found in zip(pieces, masks, drawn_of, strict=True)
     )
+
+
+def _with_wanted(entries: Iterable[Sampled], rows: Sequence[tuple[Sampling, int]], logits: Floats) -> Iterator[Sampled]:
+    """The sampled tokens, those of requests that name tokens with the logprobs of these."""
+    for entry, (params, _), row in zip(entries, rows, logits, strict=True):
+        if not params.logprob_ids:
+            yield entry
+            continue
+        found = logprobs_of(params.logprob_ids, row)
+        yield replace(entry, top_ids=params.logprob_ids, top_logprobs=tuple(found.tolist()))
+
+
+def logprobs_of(ids: Sequence[int], row: Floats) -> Floats:
+    """The logprobs of these tokens, with the bits that they have in a list of the likeliest ones: the kernel makes that
+    list, as long as the least likely of them needs. A logit that is no number is its own logprob."""
+    wanted = np.array(ids, np.int64)
+    found = row[wanted]
+    finite = found[np.isfinite(found)]
+    if not finite.size:
+        return found
+    count = int(np.count_nonzero(row >= finite.min()))
+    drawn = draw(row[None], sampling_arrays([(Sampling(), 0)], len(row)), None, tops=np.array([count], np.int32))
+    place = np.full(len(row), -1, np.int64)
+    place[drawn.top_ids[0]] = np.arange(count)
+    where = place[wanted]
+    return np.where(where >= 0, drawn.top_logprobs[0][where], found)
 
 
 def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], top: int) -> Sampled:

@@ -52,6 +52,7 @@ NAMES = Names(
         "stop_token_ids": "stop.token_ids",
         "ignore_eos": "stop.ignore_eos",
         "top_logprobs": "logprobs.top",
+        "logprob_ids": "logprobs.token_ids",
         "salt": "cache_salt",
         "affinity": "affinity_key",
     },

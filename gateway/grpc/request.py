@@ -78,6 +78,7 @@ async def parse_request(
         include_stop=stop.include_stop_string,
         skip_special=request.skip_special_tokens if request.HasField("skip_special_tokens") else True,
         top_logprobs=request.logprobs.top if request.HasField("logprobs") else None,
+        logprob_ids=tuple(request.logprobs.token_ids),
         prompt_logprobs=_present(request, "prompt_logprobs"),
         reading=replace(prompt.reading, growing=growing),
         emitted=await _emitted(request.emitted, assets.context_tokens),

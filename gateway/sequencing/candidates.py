@@ -34,7 +34,7 @@ def _try(
     table = workers.table(choice.model)  # the tokens of another model mean nothing to its workers
     refused = request.refused.keys() | without_adapter(request, workers)
     cached = table.leading(choice.prompt, choice.cache_salt, choice.hashes)
-    tokens, adjusts = len(choice.prompt) + request.next_position, choice.sampling.adjustments is not None
+    tokens, adjusts = len(choice.prompt) + request.next_position, choice.sampling.reads_logits
     for numerics in (request.numerics, "") if choice.allow_class_change else (request.numerics,):
         chosen = route(
             Need(tokens, numerics, adjusts, cached),

@@ -6,7 +6,7 @@ from gateway.validation.fields import Fields
 from gateway.validation.ranges import MAX_TOP_LOGPROBS
 
 FIELD = "use_beam_search"
-_ALONE = ("stop", "min_tokens", "grammar", "prompt_logprobs", "emitted")
+_ALONE = ("stop", "min_tokens", "grammar", "prompt_logprobs", "logprob_ids", "emitted")
 _WHY = f"cannot be combined with {FIELD}: beams are ranked by the model's own logprobs"
 
 

@@ -43,6 +43,7 @@ class ClientRequest:
     include_stop: bool = False
     skip_special: bool = True
     top_logprobs: int | None = None  # None: no logprobs
+    logprob_ids: tuple[int, ...] = ()  # the logprobs of these come in place of the likeliest tokens'
     prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
     grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
     reading: AnswerFormat = PLAIN  # how text, reasoning and tool calls of the answer are told apart

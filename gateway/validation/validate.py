@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from gateway.core.interface import ChoiceRequest, Core, ModelFacts
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_prompt_length
-from gateway.validation.adjustments import adjusting_field, leaves_none
+from gateway.validation.adjustments import leaves_none
 from gateway.validation.beams import validate_beams
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
+from gateway.validation.logits import validate_logits
 from gateway.validation.ranges import RANGES, SIXTY_FOUR_BITS, Range
 from mesh.config.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, Unavailable, UnknownModel
@@ -89,9 +90,7 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     fields.within({**RANGES, **counts, "min_tokens": Range(0, max_tokens)}, request)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)
-    if request.adjustments is not None and not facts.adjusts_logits:
-        name = adjusting_field(request.adjustments)
-        raise fields.invalid(name, "cannot be honoured: the attached workers, which run on GPUs, do not adjust logits")
+    validate_logits(request, fields, facts, assets.vocabulary)
     if request.beams is not None:
         validate_beams(request, request.beams, fields, len(sampling["stop_ids"]))
         sampling |= {"temperature": 0.0}
@@ -171,6 +170,7 @@ def _sampling(
         "stop_ids": stop_ids,
         "grammar": request.grammar,
         "top_logprobs": request.top_logprobs,
+        "logprob_ids": request.logprob_ids,
         "adjustments": request.adjustments,
     }
 

@@ -73,6 +73,7 @@ class JobLimits:
             _within("top_k", sampling.top_k, 0, INT32 - 1),
             _within("choice", sampling.choice, 0, INT32 - 1),
             _within("top_logprobs", sampling.top_logprobs or 0, 0, INT32 - 1),
+            self._ids("logprob_ids", sampling.logprob_ids),
             _within("a stop id", min(sampling.stop_ids, default=0), 0, INT32 - 1),
             _within("a stop id", max(sampling.stop_ids, default=0), 0, INT32 - 1),
         ]

@@ -110,8 +110,14 @@ class Sampling:
     min_tokens: int = 0  # stop ids are masked until this many tokens are emitted
     stop_ids: tuple[int, ...] = ()  # token ids that end the request
     top_logprobs: int | None = None  # None: no logprobs; n: the token's own and those of the n likeliest tokens
+    logprob_ids: tuple[int, ...] = ()  # the logprobs of these come in place of the likeliest ones'
     adjustments: Adjustments | None = None  # None: tokens are drawn from the model's own logits
     grammar: str = ""  # llguidance grammar that the answer follows up to its stop id; empty: none
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether a worker must change or look up single logits of the request, which those on GPUs do not do."""
+        return self.adjustments is not None or bool(self.logprob_ids)
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""

@@ -33,7 +33,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "web_search_options": (),
     "moderation": (),
     "thinking_token_budget": (),
-    "logprob_token_ids": (),
     "spaces_between_special_tokens": (True, False),
     "mm_processor_kwargs": (),
     "vllm_xargs": (),

@@ -29,6 +29,7 @@ from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Adjustments
 
 MAX_PROMPTS = 256
+_SPELLED = {"salt": "cache_salt", "affinity": "session_id", "logprob_ids": "logprob_token_ids"}
 CHAT_FIELDS = ChatFields(
     messages="messages",
     tools="tools",
@@ -139,10 +140,8 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     adjustments, form = await _adjustments(body, assets), await _form(body, assets)
     grammar = await assets.grammars.compiled(form)
     requests = list[ClientRequest]()
-    cut, special = (
-        cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body)),
-        body.add_special_tokens is not False,
-    )
+    cut = cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body))
+    special = body.add_special_tokens is not False
     answer = body.max_tokens != 0
     for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
         if body.suffix:
@@ -224,7 +223,7 @@ def _client_request(
         raise InvalidRequest("prompt_logprobs", what)
     if body.stream and body.best_of not in (None, body.n or 1):
         raise InvalidRequest("best_of", "best_of above n cannot be streamed: which choices are best is known last")
-    names, max_tokens = {"salt": "cache_salt", "affinity": "session_id", **names}, body.max_tokens
+    names, max_tokens = {**_SPELLED, **names}, body.max_tokens
     if body.max_completion_tokens is not None:
         names["max_tokens"], max_tokens = "max_completion_tokens", body.max_completion_tokens
     if body.prompt_cache_key is not None:
@@ -251,6 +250,7 @@ def _client_request(
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
         top_logprobs=top_logprobs,
+        logprob_ids=tuple(body.logprob_token_ids or ()),
         allow_class_change=bool(body.allow_class_change),
         numerics=_numerics(body),
         salt=body.cache_salt or "",

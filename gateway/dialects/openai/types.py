@@ -63,6 +63,7 @@ class CommonRequest(SamplingFields):
     return_tokens_as_token_ids: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
+    logprob_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
     allow_class_change: bool | None = None
     numerics_class: NumericsFields | None = None

@@ -13,6 +13,7 @@ from gateway.prompts.prompt import ROLES
 from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIASES
+from gateway.validation.logits import MAX_LOGPROB_IDS
 from gateway.validation.ranges import ADJUSTMENTS, BIASES, LISTED_LOGPROBS, RANGES, Range
 from gateway.validation.validate import (
     MAX_AFFINITY_CHARACTERS,
@@ -151,6 +152,7 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
         "truncation_side": {"string": {"enum": ["left", "right"]}},
         **{key: {"integer": LISTED_LOGPROBS.schema} for key in _LISTED},
+        "logprob_token_ids": {"array": {"maxItems": MAX_LOGPROB_IDS, "uniqueItems": True, "items": ids}},
         "logprob_start_len": {"integer": {"minimum": -1}},
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},
         **{key: {"string": {"maxLength": MAX_AFFINITY_CHARACTERS}} for key in ("prompt_cache_key", "session_id")},

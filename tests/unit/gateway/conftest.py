@@ -205,8 +205,8 @@ class FakeCore:
             elif position + 1 == choice.sampling.max_tokens:
                 end = End.LENGTH
             count = choice.sampling.top_logprobs or 0
-            tops = tuple((token + i) % 256 for i in range(count))
-            script.append(Token(position, token, -0.5, tops, tuple(-0.5 - i for i in range(count)), end))
+            tops = choice.sampling.logprob_ids or tuple((token + i) % 256 for i in range(count))
+            script.append(Token(position, token, -0.5, tops, tuple(-0.5 - i for i in range(len(tops))), end))
             if end is not End.NONE:
                 break
         return script

@@ -78,6 +78,30 @@ async def test_logprobs_may_name_tokens_by_their_ids(url: str, core: Any) -> Non
     assert chat[0]["token"] == chat[0]["top_logprobs"][0]["token"] == "token_id:104"
 
 
+async def test_named_tokens_are_listed_in_place_of_the_likeliest(url: str, core: Any) -> None:
+    named = {"logprob_token_ids": [104, 7], "return_tokens_as_token_ids": True, "max_tokens": 2}
+    whole = await whole_of(url, "/v1/chat/completions", messages=HI, logprobs=True, top_logprobs=3, **named)
+    for token in whole["choices"][0]["logprobs"]["content"]:
+        listed = [(top["token"], top["logprob"]) for top in token["top_logprobs"]]
+        assert listed == [("token_id:104", -0.5), ("token_id:7", -1.5)]
+    whole = await whole_of(url, "/v1/completions", prompt="x", logprobs=0, **named)
+    first, second = whole["choices"][0]["logprobs"]["top_logprobs"]
+    assert list(first) == ["token_id:104", "token_id:7"]
+    assert list(second) == ["token_id:101", "token_id:104", "token_id:7"]  # the token itself comes first
+    assert {stream.choice.sampling.logprob_ids for stream in core.streams} == {(104, 7)}
+    plain = await whole_of(url, "/v1/completions", prompt="x", logprobs=0, max_tokens=2)
+    assert plain["choices"][0]["logprobs"]["top_logprobs"] == [None, None]  # negative control
+
+
+async def test_workers_that_look_up_no_logits_refuse_named_tokens(url: str, core: Any) -> None:
+    core.adjusts_logits = False
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+        body = {"prompt": "x", "logprobs": 0, "max_tokens": 1}
+        refused = await client.post("/v1/completions", json=body | {"logprob_token_ids": [7]})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logprob_token_ids")
+        assert (await client.post("/v1/completions", json=body)).status_code == 200  # negative control
+
+
 async def test_text_offsets_are_the_same_in_streams_and_whole_answers(url: str, core: Any) -> None:
     core.reply = "né <x> STOP".encode()
     fields = {"prompt": "ab", "logprobs": 0, "stop": ["STOP"]}

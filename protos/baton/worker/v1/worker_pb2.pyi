@@ -260,7 +260,7 @@ class PhaseEvent(_message.Message):
     def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ..., attributes: _Optional[str] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "adjustments", "grammar")
+    __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "choice", "max_tokens", "min_tokens", "stop_ids", "top_logprobs", "logprob_ids", "adjustments", "grammar")
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -271,6 +271,7 @@ class Sampling(_message.Message):
     MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STOP_IDS_FIELD_NUMBER: _ClassVar[int]
     TOP_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_IDS_FIELD_NUMBER: _ClassVar[int]
     ADJUSTMENTS_FIELD_NUMBER: _ClassVar[int]
     GRAMMAR_FIELD_NUMBER: _ClassVar[int]
     temperature: float
@@ -283,9 +284,10 @@ class Sampling(_message.Message):
     min_tokens: int
     stop_ids: _containers.RepeatedScalarFieldContainer[int]
     top_logprobs: int
+    logprob_ids: _containers.RepeatedScalarFieldContainer[int]
     adjustments: Adjustments
     grammar: str
-    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
+    def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., logprob_ids: _Optional[_Iterable[int]] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Adjustments(_message.Message):
     __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids", "bad_words", "no_repeat_ngram")

@@ -1,5 +1,7 @@
 """Sampling by the engine: masks, positions, logprobs, seeds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -40,6 +42,23 @@ def test_logprobs_are_of_the_raw_distribution_and_sorted() -> None:
     assert list(got.top_ids) == list(np.argsort(-exact)[:5])
     assert got.top_logprobs == pytest.approx(exact[list(got.top_ids)], abs=1e-5)
     assert one(logits).top_ids == () and one(logits, top_logprobs=0).top_ids == ()
+
+
+def test_named_tokens_have_the_logprobs_that_a_list_of_all_has() -> None:
+    logits = draw(12, rows=2)
+    logits[1, [4, 9]] = -np.inf, np.nan
+    whole = one(logits[:1], top_logprobs=VOCAB)
+    bits = dict(zip(whole.top_ids, whole.top_logprobs, strict=True))
+    likeliest, last = whole.top_ids[0], whole.top_ids[-1]
+    for ids in ((likeliest,), (last, 7, likeliest), tuple(range(VOCAB))):
+        named = Sampling(temperature=0.7, seed=5, top_logprobs=3, logprob_ids=ids)
+        plain = replace(named, logprob_ids=())
+        mine, other = sample([piece(named), piece(plain, key=2)], np.repeat(logits[:1], 2, axis=0))
+        assert mine[0].top_ids == ids and mine[0].top_logprobs == tuple(bits[token] for token in ids)
+        assert other[0].top_ids == whole.top_ids[:3]  # of the request beside it
+        assert (mine[0].token, mine[0].logprob) == (other[0].token, other[0].logprob)
+    odd = one(logits[1:], logprob_ids=(4, 9)).top_logprobs
+    assert odd[0] == -np.inf and np.isnan(odd[1])
 
 
 def test_stop_ids_are_masked_until_enough_tokens_were_emitted() -> None:

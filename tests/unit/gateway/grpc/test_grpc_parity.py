@@ -84,6 +84,10 @@ COMPLETIONS: dict[str, tuple[Any, Any]] = {
     ),
     "truncate_prompt_tokens -1": ({"truncate_prompt_tokens": -1, "max_tokens": 509}, {"truncate_prompt_tokens": -1}),
     "logprobs": ({"logprobs": 2}, {"logprobs": {"top": 2}}),
+    "logprob_token_ids": (
+        {"logprobs": 0, "logprob_token_ids": [104, 7]},
+        {"logprobs": {"token_ids": [104, 7]}},
+    ),
     "return_token_ids": ({"return_token_ids": True}, {"return_prompt_token_ids": True}),
     "prompt_cache_key": ({"prompt_cache_key": "k"}, {"affinity_key": "k"}),
     "session_id": ({"session_id": "k"}, {"affinity_key": "k"}),
