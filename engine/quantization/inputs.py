@@ -1,4 +1,4 @@
-"""What goes into each product of a layer, over all windows of a text.
+"""The inputs of each product of a layer, over all windows of a text.
 
 The rows are kept, and not their moments: an expert reads few rows, and its moments would take more memory than they."""
 

@@ -1,4 +1,4 @@
-"""What a run of quantization refuses: a model that is rounded already, and a disk that cannot be written."""
+"""The refusals of a run of quantization: a model that is rounded already, and a disk that cannot be written."""
 
 import errno
 import os

@@ -85,12 +85,14 @@ def test_a_checkpoint_whose_experts_do_not_fit_is_refused_by_tensor(tmp_path: Pa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("path", ["fp32", "pairs", "amx", "int8"])
+@pytest.mark.parametrize(
+    ("path", "kv"), [("fp32", "own"), ("pairs", "own"), ("amx", "own"), ("int8", "own"), ("pairs", "int8")]
+)
 def test_a_row_has_the_same_bits_alone_in_chunks_and_among_others(
-    family: str, path: str, tmp_path: Path, engine: Any, words: Words
+    family: str, path: str, kv: str, tmp_path: Path, engine: Any, words: Words
 ) -> None:
     folder = saved(tmp_path / "model", family, {"num_hidden_layers": 2}, dtype=torch.bfloat16)
-    ours, texts = engine(folder, product_path=path), [words(40, seed) for seed in range(3)]
+    ours, texts = engine(folder, product_path=path, kv=kv), [words(40, seed) for seed in range(3)]
     tables = [tuple(range(2 * number, 2 * number + 2)) for number in range(3)]
 
     def logits(*pieces: Piece) -> list[bytes]:

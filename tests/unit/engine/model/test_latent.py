@@ -1,4 +1,4 @@
-"""Latent attention: what pages hold of it, its bits in every company, and what is refused."""
+"""Latent attention: what pages hold of it, how near it is to transformers, and what is refused."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +19,6 @@ from engine.model.config import read_config
 from engine.model.latent_tensors import over_latents
 from engine.model.page_memory import layer_bytes
 from engine.model.weights import open_weights
-from engine.step.plan import Piece, Plan
 from tests.families.folders import saved
 from tests.harness.adapters import make_adapter
 from tests.unit.engine.test_transformers import logits_of, oracle
@@ -42,32 +41,6 @@ def test_pages_hold_one_latent_for_all_heads(tmp_path: Path, engine: Any) -> Non
     assert layer_bytes(ours.weights, 32) == 2 * 32 * DIM * 2
     config = read_config(folder)
     assert config.heads * (24 + 16 + 20) * 32 * 2 > layer_bytes(ours.weights, 32), "keys and values of all heads"
-
-
-@pytest.mark.parametrize("path", ["fp32", "pairs", "amx", "int8"])
-@pytest.mark.parametrize("kv", ["own", "int8"])
-def test_a_row_has_the_same_bits_alone_in_chunks_and_among_others(
-    path: str, kv: str, tmp_path: Path, engine: Any, words: Words
-) -> None:
-    folder = saved(tmp_path / "model", "deepseek_v2", {"num_hidden_layers": 2}, dtype=torch.bfloat16)
-    ours, texts = engine(folder, product_path=path, kv=kv), [words(40, seed) for seed in range(3)]
-    tables = [tuple(range(2 * number, 2 * number + 2)) for number in range(3)]
-
-    def logits(*pieces: Piece) -> list[bytes]:
-        return [each.tobytes() for each in ours.runner.compute_logits(Plan(0, pieces))]
-
-    def piece(number: int, first: int, last: int) -> Piece:
-        found: Piece = ours.piece(texts[number][first:last], first, key=number, pages=tables[number])
-        return found
-
-    whole = [logits(piece(number, 0, 40))[0] for number in range(3)]
-    assert logits(*(piece(number, 0, 40) for number in range(3))) == whole
-    row = len(whole[0]) // 40
-    for number in range(3):
-        chunks = [logits(piece(number, first, first + 8))[0] for first in range(0, 32, 8)]
-        chunks += [logits(piece(number, first, first + 1))[0] for first in range(32, 40)]
-        assert b"".join(chunks) == whole[number]
-    assert logits(*(piece(number, 39, 40) for number in range(3))) == [each[39 * row :] for each in whole]
 
 
 @pytest.mark.parametrize(("path", "bound"), [("pairs", 0.05), ("int8", 0.25)])

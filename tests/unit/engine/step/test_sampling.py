@@ -55,7 +55,7 @@ def test_named_tokens_have_the_logprobs_that_a_list_of_all_has() -> None:
         plain = replace(named, logprob_ids=())
         mine, other = sample([piece(named), piece(plain, key=2)], np.repeat(logits[:1], 2, axis=0))
         assert mine[0].top_ids == ids and mine[0].top_logprobs == tuple(bits[token] for token in ids)
-        assert other[0].top_ids == whole.top_ids[:3]  # of the request beside it
+        assert other[0].top_ids == whole.top_ids[:3]  # the request beside it has its own
         assert (mine[0].token, mine[0].logprob) == (other[0].token, other[0].logprob)
     odd = one(logits[1:], logprob_ids=(4, 9)).top_logprobs
     assert odd[0] == -np.inf and np.isnan(odd[1])
