@@ -28,6 +28,7 @@ SETTINGS = {
     "worker.threads": "1",
     "prefill.pool_pages": "96",
     "decode.pool_pages": "96",  # about 8 requests: the others queue
+    "gateway.local": "never",  # on one host decode would compute most prompts itself, and hardly a page be pushed
     "decode.may_kill": "false",  # killing its writer would hide a leak
 }
 # Pushes slow enough to be hit: about 50 ms for a prompt.

@@ -26,6 +26,7 @@ from tests.sim.seeds.coverage import Coverage
 from tests.sim.seeds.deaths import DeathsOfWorkers
 from tests.sim.seeds.departures import Departures
 from tests.sim.seeds.guards import PageGuard
+from tests.sim.seeds.nets import Nets
 from tests.sim.seeds.nodes import NodeLoop, SimNode
 from tests.sim.seeds.orders import GatewayOrders
 from tests.sim.seeds.pools import WatchedPool
@@ -56,7 +57,7 @@ class Fleet:
         self.deaths, self.tenants = DeathsOfWorkers(self), TenantTexts(self.violate)
         self.orders, self.copies, self.reach = GatewayOrders(self), ProcessCopies(self), Reach(self)
         self.supervisor, self.port, self.departures = SimSupervisor(self), PortOfAll(self), Departures(self)
-        self.guard = PageGuard(self)
+        self.guard, self.nets = PageGuard(self), Nets(self)
         self.snaps: list[tuple[float, str, str]] = []  # when the streams between two hosts broke
         self.lasting_cuts: set[tuple[str, str]] = set()  # ways that stay cut
         self.works: list[asyncio.Task[Any]] = []
@@ -124,6 +125,7 @@ class Fleet:
 
         process.gateway = await process.node.spawn(begin())
         process.node.after = partial(self._gateway_ran, process)
+        self.nets.watch(process)
         self.gateways[name] = process
         self.port.began(process)
         self._began(process)
@@ -263,6 +265,7 @@ class Fleet:
         self.coverage.message(self, source, target, message)
         self.orders.note(target, message)
         self.departures.note(source, target, message)
+        self.nets.note(source, target, message)
 
     def _sent(self, source: str, message: Message) -> Message:
         """A gateway or a worker sends a message; returns the one that travels in its place."""

@@ -111,6 +111,7 @@ async def _watch(fleet: Fleet) -> None:
     while not fleet.violations:
         await asyncio.sleep(POLL_SECONDS)
         fleet.reach.look()
+        fleet.nets.look()
         for what in (*stale_landings(fleet), *unasked_prompts(fleet)):
             fleet.violate(what)
 

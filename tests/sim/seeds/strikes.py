@@ -220,6 +220,7 @@ class Strikes:
         self._fleet.fabric.faults.extend([WriteFault(fault.kind, fault.seconds)] * fault.pick)
 
     def _spoiled(self, fault: WriteFault, write: Write) -> None:
+        self._fleet.nets.spoiled(fault)
         request = Ticket.unpack(write.ticket).request
         for process in self._fleet.workers.values():
             if process.incarnation == write.writer:
