@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from library.adapters import LoRARequest
+from library.adapters import LoadedAdapters, LoRARequest
 from library.beams import BeamSearchParams
 from library.door import ModelDoor, RequestRefused
 from library.outputs import EmbeddingRequestOutput, RequestOutput
@@ -23,7 +23,7 @@ class Asking:
         self._at_once = at_once
         self._seed = seed
         self._numbers = count()
-        self._loaded = dict[str, str]()  # folders of adapters, by their names
+        self.adapters = LoadedAdapters(door.load_adapter)
 
     def next_id(self) -> str:
         return str(next(self._numbers))
@@ -40,7 +40,7 @@ class Asking:
         priority: Sequence[int] | None = None,
         adapter: LoRARequest | None = None,
     ) -> list[RequestOutput]:
-        model = await self._model(adapter)
+        model = await self.adapters.body(adapter)
 
         async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int) -> RequestOutput:
             cut = one_params.truncate_prompt_tokens is not None
@@ -52,11 +52,17 @@ class Asking:
         return await self._all([partial(one, *each) for each in zip(prompts, params, ranks, strict=True)], on_done)
 
     async def beam_search(
-        self, prompts: Sequence[GivenPrompt], params: BeamSearchParams, on_done: OnDone
+        self,
+        prompts: Sequence[GivenPrompt],
+        params: BeamSearchParams,
+        on_done: OnDone,
+        adapter: LoRARequest | None = None,
     ) -> list[RequestOutput]:
+        more = params.more() | await self.adapters.body(adapter)
+
         async def one(prompt: GivenPrompt) -> RequestOutput:
             read = await self.door.read(prompt)
-            return await self.door.complete(self.next_id(), read, params.sampling(), **params.more())
+            return await self.door.complete(self.next_id(), read, params.sampling(), **more)
 
         return await self._all([partial(one, each) for each in prompts], on_done)
 
@@ -68,7 +74,7 @@ class Asking:
         on_done: OnDone,
         adapter: LoRARequest | None = None,
     ) -> list[RequestOutput]:
-        model = await self._model(adapter)
+        model = await self.adapters.body(adapter)
 
         async def one(messages: Sequence[Message], one_params: SamplingParams) -> RequestOutput:
             read, request_id = await self.door.render(messages, options), self.next_id()
@@ -77,20 +83,17 @@ class Asking:
 
         return await self._all([partial(one, *each) for each in zip(conversations, params, strict=True)], on_done)
 
-    async def _model(self, adapter: LoRARequest | None) -> dict[str, Any]:
-        """The `model` of requests with this adapter, which is loaded when it is first asked for."""
-        if adapter is None:
-            return {}
-        if adapter.lora_path and self._loaded.get(adapter.lora_name) != adapter.lora_path:
-            await self.door.load_adapter(adapter.lora_name, adapter.lora_path)
-            self._loaded[adapter.lora_name] = adapter.lora_path
-        return {"model": adapter.lora_name}
-
     async def embed(
-        self, prompts: Sequence[GivenPrompt], dimensions: int | None, on_done: OnDone
+        self,
+        prompts: Sequence[GivenPrompt],
+        dimensions: int | None,
+        on_done: OnDone,
+        adapter: LoRARequest | None = None,
     ) -> list[EmbeddingRequestOutput]:
+        more = await self.adapters.body(adapter) | ({} if dimensions is None else {"dimensions": dimensions})
+
         async def one(prompt: GivenPrompt) -> EmbeddingRequestOutput:
-            return await self.door.embed(self.next_id(), await self.door.read(prompt), dimensions)
+            return await self.door.embed(self.next_id(), await self.door.read(prompt), **more)
 
         return await self._all([partial(one, each) for each in prompts], on_done)
 

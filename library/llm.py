@@ -90,32 +90,45 @@ class LLM:
             return self._thread.run(self._asking.chat(conversations, params, given, progress.done, adapter))
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> list[BeamSearchOutput]:
         """The answers with the highest scores, `beam_width` for each prompt, the best one first."""
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params must be BeamSearchParams, not {type(params).__name__}")
-        asked = many_prompts("prompts", prompts)
+        asked, adapter = many_prompts("prompts", prompts), adapter_of(lora_request)
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            found = self._thread.run(self._asking.beam_search(asked, params, progress.done))
+            found = self._thread.run(self._asking.beam_search(asked, params, progress.done, adapter))
         return [beams_of(each) for each in found]
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], use_tqdm: bool = True, dimensions: int | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        dimensions: int | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> list[EmbeddingRequestOutput]:
-        asked = many_prompts("prompts", prompts)
+        asked, adapter = many_prompts("prompts", prompts), adapter_of(lora_request)
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.embed(asked, dimensions, progress.done))
+            return self._thread.run(self._asking.embed(asked, dimensions, progress.done, adapter))
 
     def score(
-        self, data_1: Prompt | Sequence[Prompt], data_2: Prompt | Sequence[Prompt], use_tqdm: bool = True
+        self,
+        data_1: Prompt | Sequence[Prompt],
+        data_2: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """How alike two texts are: the cosine of their embeddings. One text against many, or pairs of texts."""
         left, right = many_prompts("data_1", data_1), many_prompts("data_2", data_2)
         if len(left) not in (1, len(right)):
             raise ValueError(f"data_1 has {len(left)} texts and data_2 {len(right)}: give as many, or one in data_1")
+        adapter = adapter_of(lora_request)
         with PromptProgress(len(left) + len(right), shown=use_tqdm) as progress:
-            found = self._thread.run(self._asking.embed([*left, *right], None, progress.done))
+            found = self._thread.run(self._asking.embed([*left, *right], None, progress.done, adapter))
         firsts, seconds = found[: len(left)], found[len(left) :]
         pairs = zip(firsts * len(seconds) if len(firsts) == 1 else firsts, seconds, strict=True)
         return [_scored(one, two) for one, two in pairs]

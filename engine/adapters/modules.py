@@ -10,7 +10,10 @@ from baton_kernels.deltas import MOST_PARTS, PRODUCTS
 from engine.model.config import ModelConfig
 from engine.model.layout import TensorSource, fused_tensors
 
+EMBEDDING, HEAD = "model.embed_tokens", "lm_head"  # a model's edges
+
 _ATTENTION = ("qkv", "o")
+_LAYER = re.compile(r"model\.layers\.(\d+)\.self_attn\.")
 _PRODUCT = re.compile(rf"(\d+)\.({'|'.join(PRODUCTS)})")
 
 
@@ -37,3 +40,19 @@ def adapted_products(config: ModelConfig) -> tuple[AdaptedProduct, ...]:
         index = int(place[1]) * len(PRODUCTS) + PRODUCTS.index(place[2])
         found.append(AdaptedProduct(index, parts, fused.columns))
     return tuple(found)
+
+
+def edge_modules(config: ModelConfig) -> dict[str, TensorSource]:
+    """The modules at a model's edges. An adapter's A has an input for each token of the embedding."""
+    return {
+        EMBEDDING: TensorSource(f"{EMBEDDING}.weight", config.hidden, config.vocab),
+        HEAD: TensorSource(f"{HEAD}.weight", config.vocab, config.hidden),
+    }
+
+
+def in_model(config: ModelConfig, module: str) -> bool:
+    """Whether the model has this module, which may be one in which no adapter is computed."""
+    names = (source.name for fused in fused_tensors(config) for source in fused.sources)
+    layer = _LAYER.match(module)
+    joined = config.latent is not None and layer is not None and int(layer[1]) < config.layers
+    return joined or any(name.startswith(f"{module}.") for name in names)

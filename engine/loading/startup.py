@@ -84,13 +84,14 @@ async def open_held(config: WorkerConfig) -> HeldAdapters | None:
     if config.device != "cpu" or config.model is None:
         return None
     baton_kernels.self_test("deltas")
-    model = read_config(config.model, context_tokens=config.context_tokens)
+    model_folder, model = config.model, read_config(config.model, context_tokens=config.context_tokens)
+    limits = {"most_rank": config.max_lora_rank, "most_bytes": config.lora_bytes}
 
     def read(folder: Path) -> AdapterWeights:
         base = base_model(folder)
         if base and Path(base).name.lower() != config.model_name.rpartition("/")[2].lower():
             log.warning("%s names %s as its base model; this worker serves %s", folder, base, config.model_name)
-        return read_adapter(folder, model, most_rank=config.max_lora_rank)
+        return read_adapter(folder, model, **limits, base=model_folder)
 
     async def in_thread(folder: Path) -> AdapterWeights:
         return await asyncio.to_thread(read, folder)
