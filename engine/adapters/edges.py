@@ -144,12 +144,16 @@ def _check(name: str, tensor: Tensor, model: ModelConfig) -> None:
     if len(tensor.shape) != 2 or tensor.shape[1] != model.hidden:
         problem = f"has shape {list(tensor.shape)}; the model says {[model.vocab, model.hidden]}"
         raise ModelError(tensor.path, name, problem, _OTHER_MODEL)
-    if tensor.shape[0] != model.vocab:
-        what = "tokens that the model lacks" if tensor.shape[0] > model.vocab else "fewer tokens than the model has"
-        problem = f"has {tensor.shape[0]} rows, and the model's vocabulary has {model.vocab}: it is for {what}"
-        raise ModelError(tensor.path, name, problem, _GROWN)
+    check_vocabulary(name, tensor, tensor.shape[0], model.vocab)
     if tensor.dtype not in NUMBERS:
         raise ModelError(tensor.path, name, f"has dtype {tensor.dtype}", "Save the adapter in bf16, fp16 or fp32.")
+
+
+def check_vocabulary(name: str, tensor: Tensor, tokens: int, vocab: int) -> None:
+    if tokens != vocab:
+        what = "tokens that the model lacks" if tokens > vocab else "fewer tokens than the model has"
+        problem = f"has numbers for {tokens} tokens, and the model's vocabulary has {vocab}: it is for {what}"
+        raise ModelError(tensor.path, name, problem, _GROWN)
 
 
 def _packed(matrices: Mapping[str, Tensor], most_bytes: int) -> dict[str, Array]:

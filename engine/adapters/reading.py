@@ -4,15 +4,31 @@ An adapter that names a module which the model lacks is refused, whatever it nam
 answers would be those of another model. The hash is of what is added to the model, so folders with equal tensors and
 scales have equal ones, and every worker of a mesh finds the same."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 from blake3 import blake3
 
-from baton_kernels.deltas import PRODUCTS, LowRank, PackedDelta, pack_delta
-from engine.adapters.edges import PREFIX, BaseEdges, adapted_edges, is_edge_matrix, own_matrices, tied_pair
-from engine.adapters.modules import EMBEDDING, HEAD, AdaptedProduct, adapted_products, edge_modules, in_model
+from baton_kernels.deltas import PRODUCTS, LowRank, PackedDelta, expert_place, pack_delta
+from engine.adapters.edges import (
+    PREFIX,
+    BaseEdges,
+    adapted_edges,
+    check_vocabulary,
+    is_edge_matrix,
+    own_matrices,
+    tied_pair,
+)
+from engine.adapters.modules import (
+    EMBEDDING,
+    HEAD,
+    AdaptedProduct,
+    adapted_products,
+    edge_modules,
+    expert_products,
+    in_model,
+)
 from engine.adapters.peft_settings import CONFIG, MOST_RANK, TRAINED_AGAIN, PeftSettings
 from engine.adapters.vocabulary import refuse_new_tokens
 from engine.formats.checkpoint import NUMBERS, read_file
@@ -39,8 +55,8 @@ def read_adapter(
     settings, tensors = PeftSettings.of(folder), _tensors(folder)
     if base is not None:
         refuse_new_tokens(folder, base)
-    products, edges = adapted_products(model), edge_modules(model)
-    sources = {module: source for product in products for module, source in product.parts.items()} | edges
+    products, experts, edges = adapted_products(model), expert_products(model), edge_modules(model)
+    sources = {name: source for product in (*products, *experts) for name, source in product.parts.items()} | edges
     at_edges = any(name.startswith(f"{PREFIX}{module}.") for name in tensors for module in edges)
     base_edges = BaseEdges.of(model, base if at_edges else None)
     matrices = own_matrices(settings, tensors, model, base_edges)
@@ -52,13 +68,13 @@ def read_adapter(
         _tie(given)
     _check_targets(settings, set(sources), set(given))
     parts = {module: _part(settings, module, sources[module], pair, model, most_rank) for module, pair in given.items()}
-    deltas = [None] * (model.layers * len(PRODUCTS))
-    packed = {product.index: product for product in products if product.parts.keys() & parts.keys()}
+    of_experts = _deltas(experts, parts, expert_place(model.layers, 0, model.experts))
     return AdapterWeights(
         digest=_digest(parts, matrices),
-        deltas=tuple(_packed(packed[i], parts) if i in packed else each for i, each in enumerate(deltas)),
+        deltas=_deltas(products, parts, model.layers * len(PRODUCTS)),
         rank=max((len(part.down) for part in parts.values()), default=0),
         edges=adapted_edges(parts, matrices, model, most_bytes),
+        experts=of_experts if any(of_experts) else (),
     )
 
 
@@ -147,6 +163,8 @@ def _part(
     shapes = (rank, source.columns), (source.rows, rank)
     for ending, tensor, shape in zip(_endings(module), pair, shapes, strict=True):
         name = f"{module}{ending}"
+        if module in (EMBEDDING, HEAD) and model.vocab in shape and len(tensor.shape) == 2:
+            check_vocabulary(name, tensor, tensor.shape[shape.index(model.vocab)], model.vocab)
         if tensor.shape != shape:
             problem = f"has shape {list(tensor.shape)}; rank and model say {list(shape)}"
             raise ModelError(tensor.path, name, problem, _OTHER_MODEL)
@@ -159,6 +177,17 @@ def _part(
     return LowRank(
         np.ascontiguousarray(down), np.ascontiguousarray(up if order is None else up[order]), settings.scale_of(module)
     )
+
+
+def _deltas(
+    products: Iterable[AdaptedProduct], parts: Mapping[str, LowRank], count: int
+) -> tuple[PackedDelta | None, ...]:
+    """The additions to `count` products, each at its place."""
+    found: list[PackedDelta | None] = [None] * count
+    for product in products:
+        if product.parts.keys() & parts.keys():
+            found[product.index] = _packed(product, parts)
+    return tuple(found)
 
 
 def _packed(product: AdaptedProduct, parts: Mapping[str, LowRank]) -> PackedDelta:

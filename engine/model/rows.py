@@ -120,6 +120,6 @@ def _sampled(pieces: Sequence[Piece], first_row: Ints) -> Longs:
 
 
 def _adapted(adapters: RowsOfAdapters) -> AdaptedRows | None:
-    if not adapters:
-        return None
-    return AdaptedRows([adapter.table for adapter, _ in adapters], [rows for _, rows in adapters])
+    """The rows of adapters that change layers."""
+    found = [(each.table, rows, each.expert_table) for each, rows in adapters if each.inside]
+    return AdaptedRows(*zip(*found, strict=True)) if found else None

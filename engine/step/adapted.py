@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from baton_kernels.deltas import PRODUCTS, AdapterTable, PackedDelta, delta_table
+from baton_kernels.deltas import PRODUCTS, AdapterTable, ExpertTable, PackedDelta, delta_table
 
 Array = NDArray[Any]
 
@@ -55,15 +55,23 @@ class AdapterWeights:
     deltas: tuple[PackedDelta | None, ...]  # for each layer PRODUCTS of them; None: nothing is added
     rank: int  # largest of any module; 0: it has matrices of its own only
     edges: AdaptedEdges | None = None  # None: embedding and head are the model's
+    experts: tuple[PackedDelta | None, ...] = ()  # those of experts, by `expert_place`; (): nothing is added to any
     table: AdapterTable = field(init=False)
+    expert_table: ExpertTable | None = field(init=False)
 
     def __post_init__(self) -> None:
         assert len(self.deltas) % len(PRODUCTS) == 0, "every layer has all products"
         object.__setattr__(self, "table", delta_table(self.deltas))
+        object.__setattr__(self, "expert_table", delta_table(self.experts) if self.experts else None)
+
+    @property
+    def inside(self) -> bool:
+        """Whether it changes a layer."""
+        return any(each is not None for each in (*self.deltas, *self.experts))
 
     @property
     def nbytes(self) -> int:
-        layers = sum(each.nbytes for each in self.deltas if each is not None)
+        layers = sum(each.nbytes for each in (*self.deltas, *self.experts) if each is not None)
         return layers + (0 if self.edges is None else self.edges.nbytes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.adapters.modules import EMBEDDING, adapted_products, edge_modules
+from engine.adapters.modules import EMBEDDING, adapted_products, edge_modules, expert_products
 from engine.formats.checkpoint import Checkpoint, read_file
 from engine.formats.stored import Tensor, widened
 from engine.formats.writing import stored, write_tensors
@@ -41,7 +41,8 @@ def make_adapter(
     settings["modules_to_save"] = list(saved) or None
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     config, edges = read_config(model), edge_modules(read_config(model))
-    inner = {module: source for product in adapted_products(config) for module, source in product.parts.items()}
+    products = (*adapted_products(config), *expert_products(config))
+    inner = {module: source for product in products for module, source in product.parts.items()}
     random, tensors = np.random.default_rng(seed), dict[str, tuple[str, Any]]()
 
     def draw(name: str, shape: tuple[int, int], inputs: int) -> None:

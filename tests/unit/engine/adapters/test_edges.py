@@ -189,6 +189,12 @@ def grown(tensors: dict[str, Any]) -> None:
     tensors[f"{PREFIX}lm_head.weight"] = dtype, np.concatenate([values, values[:2]])
 
 
+def grown_embedding(tensors: dict[str, Any]) -> None:
+    name = f"{PREFIX}model.embed_tokens.lora_embedding_A"
+    dtype, values = tensors[name]
+    tensors[name] = dtype, np.concatenate([values, values[:, :2]], 1)
+
+
 def linear_embedding(tensors: dict[str, Any]) -> None:
     tensors[f"{PREFIX}model.embed_tokens.lora_A.weight"] = tensors.pop(f"{PREFIX}model.embed_tokens.lora_embedding_A")
 
@@ -209,7 +215,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no list": (lambda folder: rewrite(folder, unchanged, modules_to_save="lm_head"), "modules_to_save: is not a list"),
     "more tokens": (
         lambda folder: rewrite(folder, grown),
-        r"lm_head.weight: has 264 rows, and the model's vocabulary has 262: .*lacks.*merge_and_unload",
+        r"lm_head.weight: has numbers for 264 tokens, and the model's vocabulary has 262: .*lacks.*merge_and_unload",
+    ),
+    "more tokens of a LoRA": (
+        lambda folder: rewrite(folder, grown_embedding),
+        r"embed_tokens.lora_embedding_A: has numbers for 264 tokens, .*merge_and_unload",
     ),
     "another kind": (lambda folder: rewrite(folder, linear_embedding), "is of another kind of module than model.embed"),
     "a lost target": (
