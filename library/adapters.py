@@ -62,6 +62,15 @@ def adapter_of(request: Any) -> LoRARequest | None:
     return LoRARequest(name, lora_path=_absolute(path) if path else "", load_inplace=again)
 
 
+def adapters_for_each(request: Any, count: int) -> list[LoRARequest | None]:
+    """The adapter of each of so many prompts, from one for all, or from a list with one or None for each."""
+    if not isinstance(request, list | tuple):
+        return [adapter_of(request)] * count
+    if len(request) != count:
+        raise ValueError(f"lora_request has {len(request)} entries for {count} prompts: give one, or one for each")
+    return [adapter_of(each) for each in request]
+
+
 def adapters_setting(value: Any) -> str:
     """The setting `adapters` from a mapping of names to folders, or from a list of LoRARequest or NAME=FOLDER."""
     if isinstance(value, str):

@@ -15,6 +15,8 @@ from library.prompts import GivenPrompt, Message
 
 T = TypeVar("T")
 OnDone = Callable[[Any], None]
+Adapters = Sequence[LoRARequest | None]  # of each prompt; empty: of none
+Body = dict[str, Any]
 
 
 class Asking:
@@ -38,33 +40,33 @@ class Asking:
         params: Sequence[SamplingParams],
         on_done: OnDone,
         priority: Sequence[int] | None = None,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        model = await self.adapters.body(adapter)
+        bodies = await self._bodies(adapters, len(prompts))
 
-        async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int) -> RequestOutput:
+        async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int, model: Body) -> RequestOutput:
             cut = one_params.truncate_prompt_tokens is not None
             read, request_id = await self.door.read(prompt, cut=cut), self.next_id()
             more = self.seeded(one_params, request_id) | ({"priority": rank} if rank else {}) | model
             return await self.door.complete(request_id, read, one_params, **more)
 
         ranks = priority or [0] * len(prompts)
-        return await self._all([partial(one, *each) for each in zip(prompts, params, ranks, strict=True)], on_done)
+        asked = zip(prompts, params, ranks, bodies, strict=True)
+        return await self._all([partial(one, *each) for each in asked], on_done)
 
     async def beam_search(
         self,
         prompts: Sequence[GivenPrompt],
         params: BeamSearchParams,
         on_done: OnDone,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        more = params.more() | await self.adapters.body(adapter)
-
-        async def one(prompt: GivenPrompt) -> RequestOutput:
+        async def one(prompt: GivenPrompt, model: Body) -> RequestOutput:
             read = await self.door.read(prompt)
-            return await self.door.complete(self.next_id(), read, params.sampling(), **more)
+            return await self.door.complete(self.next_id(), read, params.sampling(), **params.more(), **model)
 
-        return await self._all([partial(one, each) for each in prompts], on_done)
+        bodies = await self._bodies(adapters, len(prompts))
+        return await self._all([partial(one, *each) for each in zip(prompts, bodies, strict=True)], on_done)
 
     async def chat(
         self,
@@ -72,30 +74,36 @@ class Asking:
         params: Sequence[SamplingParams],
         options: dict[str, Any],
         on_done: OnDone,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        model = await self.adapters.body(adapter)
+        bodies = await self._bodies(adapters, len(conversations))
 
-        async def one(messages: Sequence[Message], one_params: SamplingParams) -> RequestOutput:
+        async def one(messages: Sequence[Message], one_params: SamplingParams, model: Body) -> RequestOutput:
             read, request_id = await self.door.render(messages, options), self.next_id()
             more = self.seeded(one_params, request_id) | model
             return await self.door.complete(request_id, read, one_params, **more)
 
-        return await self._all([partial(one, *each) for each in zip(conversations, params, strict=True)], on_done)
+        asked = zip(conversations, params, bodies, strict=True)
+        return await self._all([partial(one, *each) for each in asked], on_done)
 
     async def embed(
         self,
         prompts: Sequence[GivenPrompt],
         dimensions: int | None,
         on_done: OnDone,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[EmbeddingRequestOutput]:
-        more = await self.adapters.body(adapter) | ({} if dimensions is None else {"dimensions": dimensions})
+        more = {} if dimensions is None else {"dimensions": dimensions}
 
-        async def one(prompt: GivenPrompt) -> EmbeddingRequestOutput:
-            return await self.door.embed(self.next_id(), await self.door.read(prompt), **more)
+        async def one(prompt: GivenPrompt, model: Body) -> EmbeddingRequestOutput:
+            return await self.door.embed(self.next_id(), await self.door.read(prompt), **more, **model)
 
-        return await self._all([partial(one, each) for each in prompts], on_done)
+        bodies = await self._bodies(adapters, len(prompts))
+        return await self._all([partial(one, *each) for each in zip(prompts, bodies, strict=True)], on_done)
+
+    async def _bodies(self, adapters: Adapters, count: int) -> list[Body]:
+        """The fields of requests with these adapters, each loaded before; of the model alone where there are none."""
+        return [await self.adapters.body(each) for each in adapters or [None] * count]
 
     async def _all(self, works: Sequence[Callable[[], Awaitable[T]]], on_done: Callable[[T], None]) -> list[T]:
         """The results in their order. The first failure ends all that runs; it says which prompt it was."""

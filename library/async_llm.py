@@ -88,14 +88,14 @@ class AsyncLLM:
         """The whole answer to one conversation; `options` are those of `LLM.chat`."""
         (conversation,), params, adapter = many_chats(messages), _params(sampling_params), adapter_of(lora_request)
         asking = await self._opened()
-        return (await self._run(asking.chat([conversation], [params], options, _ignore, adapter)))[0]
+        return (await self._run(asking.chat([conversation], [params], options, _ignore, [adapter])))[0]
 
     async def embed(
         self, prompt: Prompt, *, dimensions: int | None = None, lora_request: LoRARequest | None = None
     ) -> EmbeddingRequestOutput:
         given, adapter = given_prompt("prompt", prompt), adapter_of(lora_request)
         asking = await self._opened()
-        return (await self._run(asking.embed([given], dimensions, _ignore, adapter)))[0]
+        return (await self._run(asking.embed([given], dimensions, _ignore, [adapter])))[0]
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """Load an adapter before it is first asked for."""

@@ -23,6 +23,7 @@ from library.prompts import GivenPrompt
 
 Json = dict[str, Any]
 MOST_ANSWER_BYTES = 1 << 30
+_NOT_ENABLED = "gateway.load_adapters"  # the setting that an error of the mesh names
 _ID = "token_id:"  # begins the name of a token whose id is its name
 
 
@@ -79,7 +80,13 @@ class ModelDoor:
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """All workers have the adapter when this returns."""
-        await self._ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder, "load_inplace": True})
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+        try:
+            await self._ask("/v1/load_lora_adapter", body)
+        except RequestRefused as error:
+            if _NOT_ENABLED not in str(error):
+                raise
+            raise RequestRefused("lora_request: this model loads no adapters; open it with enable_lora=True") from None
 
     # ---- answers
 

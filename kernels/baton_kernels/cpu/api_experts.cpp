@@ -159,9 +159,10 @@ std::vector<Share> shares_of(Sorted& all, const BatonMlp* mlp, long rows, const 
     for (long a = 0; a < adapters; ++a)
         for (long i = adapted->starts[a]; adapted->experts[a] && i < adapted->starts[a + 1]; ++i)
             owner[static_cast<size_t>(adapted->rows[i])] = static_cast<int32_t>(a), any = true;
+    if (!any) return found;
     for (Group& group : all.groups) {
-        std::vector<Share> own(any ? static_cast<size_t>(adapters) : 0);
-        for (long p = 0; any && p < group.count; ++p) {
+        std::vector<Share> own(static_cast<size_t>(adapters));
+        for (long p = 0; p < group.count; ++p) {
             const int32_t row = all.rows[static_cast<size_t>(group.first + p)], a = owner[static_cast<size_t>(row)];
             if (a >= 0) own[static_cast<size_t>(a)].rows.push_back(row), own[static_cast<size_t>(a)].positions.push_back(static_cast<int32_t>(p));
         }

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,17 @@ def test_every_call_takes_an_adapter(llm: LLM, model: Path, tmp_path: Path) -> N
     ]
     for call in calls:
         assert call(None) != call(one), "the adapter changes the answer"
+
+
+def test_a_list_names_the_adapter_of_each_prompt(llm: LLM, model: Path, tmp_path: Path) -> None:
+    one, poet = LoRARequest("one", 1, str(make_adapter(tmp_path / "one", model, seed=1))), LoRARequest("poet")
+    prompts: list[Any] = ["a time"] * 3
+    found = llm.generate(prompts, GREEDY, use_tqdm=False, lora_request=[one, None, poet])
+    assert [each.outputs[0].token_ids for each in found] == [answers(llm, each)[1] for each in (one, None, poet)]
+    vectors = llm.embed(prompts[:2], use_tqdm=False, lora_request=[None, one])
+    assert vectors[0].outputs.embedding != vectors[1].outputs.embedding
+    with pytest.raises(ValueError, match="lora_request has 2 entries for 3 prompts"):
+        llm.generate(prompts, GREEDY, use_tqdm=False, lora_request=[one, None])
 
 
 def test_a_name_with_another_folder_leaves_running_requests_alone(llm: LLM, model: Path, tmp_path: Path) -> None:
@@ -132,6 +144,14 @@ async def test_a_mesh_of_processes_gives_the_same_tokens(llm: LLM, model: Path, 
 def test_wrong_adapters_are_named_before_a_model_is_opened(value: object, words: str, model: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         LLM(str(model), adapters=value)
+
+
+def test_a_model_that_loads_no_adapters_says_how_to_open_it(model: Path, tmp_path: Path) -> None:
+    at_start = make_adapter(tmp_path / "poet", model, seed=9)
+    with LLM(str(model), adapters={"poet": at_start}, threads=1, cache_folder=tmp_path) as made:
+        with pytest.raises(ValueError, match="open it with enable_lora=True"):
+            answers(made, LoRARequest("other", 1, str(at_start)))
+        assert answers(made, LoRARequest("poet")) != answers(made)
 
 
 def test_a_wrong_request_is_named(llm: LLM) -> None:

@@ -18,6 +18,7 @@ from engine.model.config import read_config
 from engine.step.plan import Piece, Plan
 from tests.families.folders import OWN, saved
 from tests.harness.adapters import ALL, EVERY, PREFIX, make_adapter, merge
+from tests.unit.engine.adapters.test_edges import theirs
 
 Words = Callable[..., list[int]]
 BODIES = [body for body in ("plain", "avx2", "avx512") if body in baton_kernels.bodies()["rows"]]
@@ -213,6 +214,21 @@ def test_rows_of_experts_depend_on_no_other_row(
         expected, base = merged.logits(text), ours.logits(text)
         assert adapter is not None and adapter.experts
         assert np.abs(found - expected).max() < 1e-4 < np.abs(base - expected).max() / 50
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "targets"), [("mixtral", ("w1", "w2", "w3")), ("olmoe", ("down_proj",))])
+def test_experts_are_those_of_peft(
+    family: str, targets: tuple[str, ...], tmp_path: Path, engine: Any, words: Words
+) -> None:
+    """peft puts the modules of such a folder into transformers' parameters of all experts."""
+    model = saved(tmp_path / "model", family, {})
+    folder = make_adapter(tmp_path / "adapter", model, targets=targets, lora_dropout=0.0)
+    ours, text = engine(model), words(40, vocab=128)
+    expected, base = theirs(folder, model, text), ours.logits(text)
+    adapter = read_adapter(folder, read_config(model), base=model)
+    (found,) = ours.runner.compute_logits(Plan(0, (ours.piece(text, adapter=adapter),)))
+    assert np.abs(found - expected).max() < 1e-4 < np.abs(base - expected).max() / 50
 
 
 @pytest.mark.parametrize("path", ["pairs", "int8", "int4"])
