@@ -6,7 +6,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from library.adapters import LoRARequest
+from library.adapters import LoadedAdapters, LoRARequest
 from library.beams import BeamSearchParams
 from library.door import ModelDoor, RequestRefused
 from library.outputs import EmbeddingRequestOutput, RequestOutput
@@ -15,6 +15,8 @@ from library.prompts import GivenPrompt, Message
 
 T = TypeVar("T")
 OnDone = Callable[[Any], None]
+Adapters = Sequence[LoRARequest | None]  # of each prompt; empty: of none
+Body = dict[str, Any]
 
 
 class Asking:
@@ -23,7 +25,7 @@ class Asking:
         self._at_once = at_once
         self._seed = seed
         self._numbers = count()
-        self._loaded = dict[str, str]()  # folders of adapters, by their names
+        self.adapters = LoadedAdapters(door.load_adapter)
 
     def next_id(self) -> str:
         return str(next(self._numbers))
@@ -38,27 +40,33 @@ class Asking:
         params: Sequence[SamplingParams],
         on_done: OnDone,
         priority: Sequence[int] | None = None,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        model = await self._model(adapter)
+        bodies = await self._bodies(adapters, len(prompts))
 
-        async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int) -> RequestOutput:
+        async def one(prompt: GivenPrompt, one_params: SamplingParams, rank: int, model: Body) -> RequestOutput:
             cut = one_params.truncate_prompt_tokens is not None
             read, request_id = await self.door.read(prompt, cut=cut), self.next_id()
             more = self.seeded(one_params, request_id) | ({"priority": rank} if rank else {}) | model
             return await self.door.complete(request_id, read, one_params, **more)
 
         ranks = priority or [0] * len(prompts)
-        return await self._all([partial(one, *each) for each in zip(prompts, params, ranks, strict=True)], on_done)
+        asked = zip(prompts, params, ranks, bodies, strict=True)
+        return await self._all([partial(one, *each) for each in asked], on_done)
 
     async def beam_search(
-        self, prompts: Sequence[GivenPrompt], params: BeamSearchParams, on_done: OnDone
+        self,
+        prompts: Sequence[GivenPrompt],
+        params: BeamSearchParams,
+        on_done: OnDone,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        async def one(prompt: GivenPrompt) -> RequestOutput:
+        async def one(prompt: GivenPrompt, model: Body) -> RequestOutput:
             read = await self.door.read(prompt)
-            return await self.door.complete(self.next_id(), read, params.sampling(), **params.more())
+            return await self.door.complete(self.next_id(), read, params.sampling(), **params.more(), **model)
 
-        return await self._all([partial(one, each) for each in prompts], on_done)
+        bodies = await self._bodies(adapters, len(prompts))
+        return await self._all([partial(one, *each) for each in zip(prompts, bodies, strict=True)], on_done)
 
     async def chat(
         self,
@@ -66,33 +74,36 @@ class Asking:
         params: Sequence[SamplingParams],
         options: dict[str, Any],
         on_done: OnDone,
-        adapter: LoRARequest | None = None,
+        adapters: Adapters = (),
     ) -> list[RequestOutput]:
-        model = await self._model(adapter)
+        bodies = await self._bodies(adapters, len(conversations))
 
-        async def one(messages: Sequence[Message], one_params: SamplingParams) -> RequestOutput:
+        async def one(messages: Sequence[Message], one_params: SamplingParams, model: Body) -> RequestOutput:
             read, request_id = await self.door.render(messages, options), self.next_id()
             more = self.seeded(one_params, request_id) | model
             return await self.door.complete(request_id, read, one_params, **more)
 
-        return await self._all([partial(one, *each) for each in zip(conversations, params, strict=True)], on_done)
-
-    async def _model(self, adapter: LoRARequest | None) -> dict[str, Any]:
-        """The `model` of requests with this adapter, which is loaded when it is first asked for."""
-        if adapter is None:
-            return {}
-        if adapter.lora_path and self._loaded.get(adapter.lora_name) != adapter.lora_path:
-            await self.door.load_adapter(adapter.lora_name, adapter.lora_path)
-            self._loaded[adapter.lora_name] = adapter.lora_path
-        return {"model": adapter.lora_name}
+        asked = zip(conversations, params, bodies, strict=True)
+        return await self._all([partial(one, *each) for each in asked], on_done)
 
     async def embed(
-        self, prompts: Sequence[GivenPrompt], dimensions: int | None, on_done: OnDone
+        self,
+        prompts: Sequence[GivenPrompt],
+        dimensions: int | None,
+        on_done: OnDone,
+        adapters: Adapters = (),
     ) -> list[EmbeddingRequestOutput]:
-        async def one(prompt: GivenPrompt) -> EmbeddingRequestOutput:
-            return await self.door.embed(self.next_id(), await self.door.read(prompt), dimensions)
+        more = {} if dimensions is None else {"dimensions": dimensions}
 
-        return await self._all([partial(one, each) for each in prompts], on_done)
+        async def one(prompt: GivenPrompt, model: Body) -> EmbeddingRequestOutput:
+            return await self.door.embed(self.next_id(), await self.door.read(prompt), **more, **model)
+
+        bodies = await self._bodies(adapters, len(prompts))
+        return await self._all([partial(one, *each) for each in zip(prompts, bodies, strict=True)], on_done)
+
+    async def _bodies(self, adapters: Adapters, count: int) -> list[Body]:
+        """The fields of requests with these adapters, each loaded before; of the model alone where there are none."""
+        return [await self.adapters.body(each) for each in adapters or [None] * count]
 
     async def _all(self, works: Sequence[Callable[[], Awaitable[T]]], on_done: Callable[[T], None]) -> list[T]:
         """The results in their order. The first failure ends all that runs; it says which prompt it was."""

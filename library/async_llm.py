@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
+from library.adapters import LoRARequest, adapter_of
 from library.asking import Asking
 from library.llm import close_thread
 from library.loop_thread import CLOSED, LoopThread
@@ -36,10 +37,15 @@ class AsyncLLM:
         self._closed = False
 
     async def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None, request_id: str | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: each output holds everything so far. Leaving the loop early cancels the request."""
-        given, params = given_prompt("prompt", prompt), _params(sampling_params)
+        given, params, adapter = given_prompt("prompt", prompt), _params(sampling_params), adapter_of(lora_request)
         asking = await self._opened()
         queue: asyncio.Queue[RequestOutput | BaseException | None] = asyncio.Queue(_READ_AHEAD)
         here = asyncio.get_running_loop()
@@ -50,8 +56,9 @@ class AsyncLLM:
         async def read() -> None:
             number = asking.next_id()
             try:
+                more = await asking.adapters.body(adapter)
                 prompt_read = await asking.door.read(given, cut=params.truncate_prompt_tokens is not None)
-                async for output in asking.door.stream(request_id or number, prompt_read, params):
+                async for output in asking.door.stream(request_id or number, prompt_read, params, **more):
                     await put(output)
             except asyncio.CancelledError:
                 here.call_soon_threadsafe(queue.put_nowait, RuntimeError(CLOSED))
@@ -71,17 +78,33 @@ class AsyncLLM:
             reading.cancel()
 
     async def chat(
-        self, messages: Sequence[Message], sampling_params: SamplingParams | None = None, **options: Any
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        lora_request: LoRARequest | None = None,
+        **options: Any,
     ) -> RequestOutput:
         """The whole answer to one conversation; `options` are those of `LLM.chat`."""
-        (conversation,), params = many_chats(messages), _params(sampling_params)
+        (conversation,), params, adapter = many_chats(messages), _params(sampling_params), adapter_of(lora_request)
         asking = await self._opened()
-        return (await self._run(asking.chat([conversation], [params], options, _ignore)))[0]
+        return (await self._run(asking.chat([conversation], [params], options, _ignore, [adapter])))[0]
 
-    async def embed(self, prompt: Prompt, *, dimensions: int | None = None) -> EmbeddingRequestOutput:
-        given = given_prompt("prompt", prompt)
+    async def embed(
+        self, prompt: Prompt, *, dimensions: int | None = None, lora_request: LoRARequest | None = None
+    ) -> EmbeddingRequestOutput:
+        given, adapter = given_prompt("prompt", prompt), adapter_of(lora_request)
         asking = await self._opened()
-        return (await self._run(asking.embed([given], dimensions, _ignore)))[0]
+        return (await self._run(asking.embed([given], dimensions, _ignore, [adapter])))[0]
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter before it is first asked for."""
+        adapter = adapter_of(lora_request)
+        if adapter is None or not adapter.lora_path:
+            raise ValueError("lora_request: name an adapter with its folder, lora_path")
+        asking = await self._opened()
+        await self._run(asking.adapters.name(adapter))
+        return True
 
     async def aclose(self) -> None:
         """End what was opened; those who wait for it get a RuntimeError. Idempotent."""

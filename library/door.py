@@ -23,6 +23,7 @@ from library.prompts import GivenPrompt
 
 Json = dict[str, Any]
 MOST_ANSWER_BYTES = 1 << 30
+_NOT_ENABLED = "gateway.load_adapters"  # the setting that an error of the mesh names
 _ID = "token_id:"  # begins the name of a token whose id is its name
 
 
@@ -79,7 +80,13 @@ class ModelDoor:
 
     async def load_adapter(self, name: str, folder: str) -> None:
         """All workers have the adapter when this returns."""
-        await self._ask("/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder, "load_inplace": True})
+        body = {"lora_name": name, "lora_path": folder, "load_inplace": True}
+        try:
+            await self._ask("/v1/load_lora_adapter", body)
+        except RequestRefused as error:
+            if _NOT_ENABLED not in str(error):
+                raise
+            raise RequestRefused("lora_request: this model loads no adapters; open it with enable_lora=True") from None
 
     # ---- answers
 
@@ -96,9 +103,11 @@ class ModelDoor:
             await self._name([one.logprobs for one in output.outputs if one.logprobs])
         return output
 
-    async def stream(self, request_id: str, prompt: ReadPrompt, params: SamplingParams) -> AsyncIterator[RequestOutput]:
+    async def stream(
+        self, request_id: str, prompt: ReadPrompt, params: SamplingParams, **more: Any
+    ) -> AsyncIterator[RequestOutput]:
         """The answer as it grows: each output has everything so far."""
-        body = _body(prompt, params) | {"stream": True, "stream_options": {"include_usage": True}}
+        body = _body(prompt, params) | {"stream": True, "stream_options": {"include_usage": True}, **more}
         output = RequestOutput(request_id, prompt.text, list(prompt.ids or ()), [], finished=False)
         output.outputs = [CompletionOutput(index, "", []) for index in range(params.n)]
         async for event in self._events("/v1/completions", body):
@@ -113,10 +122,9 @@ class ModelDoor:
                 await self._name([one.logprobs for one in output.outputs if one.logprobs])
             yield output
 
-    async def embed(self, request_id: str, prompt: ReadPrompt, dimensions: int | None) -> EmbeddingRequestOutput:
+    async def embed(self, request_id: str, prompt: ReadPrompt, **more: Any) -> EmbeddingRequestOutput:
         ids = list(prompt.ids or ())
-        body: Json = {"input": ids} | ({} if dimensions is None else {"dimensions": dimensions})
-        answer = await self._ask("/v1/embeddings", body)
+        answer = await self._ask("/v1/embeddings", {"input": ids, **more})
         embedded = EmbeddedText(answer["data"][0]["embedding"])
         return EmbeddingRequestOutput(request_id, embedded, ids)
 

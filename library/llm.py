@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from library.adapters import LoRARequest, adapter_of
+from library.adapters import LoRARequest, adapter_of, adapters_for_each
 from library.asking import Asking
 from library.beams import BeamSearchOutput, BeamSearchParams, beams_of
 from library.loop_thread import CLOSED, LoopThread
@@ -21,6 +21,7 @@ from library.progress import PromptProgress
 from library.prompts import Message, Prompt, encodable, given_prompt, many_chats, many_prompts
 
 Params = SamplingParams | Sequence[SamplingParams]
+Adapters = LoRARequest | Sequence[LoRARequest | None]  # one for all, or one for each
 
 
 class LLM:
@@ -47,25 +48,24 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params | None = None,
         use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
+        lora_request: Adapters | None = None,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
         """Answers in the order of the prompts. `sampling_params`: one for all, or one for each."""
-        adapter = adapter_of(lora_request)
         asked = many_prompts("prompts", prompts)
-        params = _for_each(sampling_params, len(asked))
+        params, adapters = _for_each(sampling_params, len(asked)), adapters_for_each(lora_request, len(asked))
         ranks = None if priority is None else ids_of("priority", priority)
         if ranks is not None and len(ranks) != len(asked):
             raise ValueError(f"priority has {len(ranks)} entries for {len(asked)} prompts: give one for each")
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.generate(asked, params, progress.done, ranks, adapter))
+            return self._thread.run(self._asking.generate(asked, params, progress.done, ranks, adapters))
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: Params | None = None,
         use_tqdm: bool = True,
-        lora_request: LoRARequest | None = None,
+        lora_request: Adapters | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
@@ -73,9 +73,9 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """One conversation or several; the text of an answer is what the model wrote, tool calls and all."""
-        adapter = adapter_of(lora_request)
         conversations = many_chats(messages)
-        params = _for_each(sampling_params, len(conversations))
+        count = len(conversations)
+        params, adapters = _for_each(sampling_params, count), adapters_for_each(lora_request, count)
         if not isinstance(chat_template_kwargs, Mapping | None):
             raise TypeError("chat_template_kwargs must be a dict")
         options = {
@@ -87,35 +87,50 @@ class LLM:
         }
         given = {name: value for name, value in options.items() if value is not None}
         with PromptProgress(len(conversations), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.chat(conversations, params, given, progress.done, adapter))
+            return self._thread.run(self._asking.chat(conversations, params, given, progress.done, adapters))
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, use_tqdm: bool = True
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        use_tqdm: bool = True,
+        lora_request: Adapters | None = None,
     ) -> list[BeamSearchOutput]:
         """The answers with the highest scores, `beam_width` for each prompt, the best one first."""
         if not isinstance(params, BeamSearchParams):
             raise TypeError(f"params must be BeamSearchParams, not {type(params).__name__}")
         asked = many_prompts("prompts", prompts)
+        adapters = adapters_for_each(lora_request, len(asked))
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            found = self._thread.run(self._asking.beam_search(asked, params, progress.done))
+            found = self._thread.run(self._asking.beam_search(asked, params, progress.done, adapters))
         return [beams_of(each) for each in found]
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], use_tqdm: bool = True, dimensions: int | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        dimensions: int | None = None,
+        lora_request: Adapters | None = None,
     ) -> list[EmbeddingRequestOutput]:
         asked = many_prompts("prompts", prompts)
+        adapters = adapters_for_each(lora_request, len(asked))
         with PromptProgress(len(asked), shown=use_tqdm) as progress:
-            return self._thread.run(self._asking.embed(asked, dimensions, progress.done))
+            return self._thread.run(self._asking.embed(asked, dimensions, progress.done, adapters))
 
     def score(
-        self, data_1: Prompt | Sequence[Prompt], data_2: Prompt | Sequence[Prompt], use_tqdm: bool = True
+        self,
+        data_1: Prompt | Sequence[Prompt],
+        data_2: Prompt | Sequence[Prompt],
+        use_tqdm: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> list[ScoringRequestOutput]:
         """How alike two texts are: the cosine of their embeddings. One text against many, or pairs of texts."""
         left, right = many_prompts("data_1", data_1), many_prompts("data_2", data_2)
         if len(left) not in (1, len(right)):
             raise ValueError(f"data_1 has {len(left)} texts and data_2 {len(right)}: give as many, or one in data_1")
+        adapters = adapters_for_each(adapter_of(lora_request), len(left) + len(right))
         with PromptProgress(len(left) + len(right), shown=use_tqdm) as progress:
-            found = self._thread.run(self._asking.embed([*left, *right], None, progress.done))
+            found = self._thread.run(self._asking.embed([*left, *right], None, progress.done, adapters))
         firsts, seconds = found[: len(left)], found[len(left) :]
         pairs = zip(firsts * len(seconds) if len(firsts) == 1 else firsts, seconds, strict=True)
         return [_scored(one, two) for one, two in pairs]

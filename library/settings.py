@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from library.adapters import adapters_setting
 from mesh.config.setting_value import TOP
 from mesh.config.settings import FAMILIAR, SECTIONS
 
@@ -20,6 +21,9 @@ IDLE: dict[str, tuple[Any, ...]] = {
     "load_format": ("auto",),
     "generation_config": ("auto",),
     "cpu_offload_gb": (0,),
+    "fully_sharded_loras": (False,),
+    "lora_dtype": ("auto",),
+    "lora_extra_vocab_size": (0,),
     "runner": ("auto", "generate", "pooling"),
     "task": ("auto", "generate", "embed", "score"),
 }
@@ -31,6 +35,7 @@ WITHOUT_EFFECT = (
     "enable_chunked_prefill",
     "distributed_executor_backend",
     "limit_mm_per_prompt",
+    "max_cpu_loras",  # adapters are in main memory anyway, at most `max_loras`
 )
 REFUSED = {
     "download_dir": "models lie in the cache of Hugging Face's tools: set HF_HOME",
@@ -57,7 +62,7 @@ def overrides_of(arguments: Mapping[str, Any]) -> dict[str, str]:
                 allowed = " or ".join(map(repr, IDLE[name])) or "the model's own"
                 raise ValueError(f"{name} is {value!r}: Baton has {allowed} only; leave it out")
             continue
-        found[RENAMED.get(name) or key_of(name)] = spelled(value)
+        found[RENAMED.get(name) or key_of(name)] = adapters_setting(value) if name == "adapters" else spelled(value)
     return found
 
 

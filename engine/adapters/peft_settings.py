@@ -15,26 +15,25 @@ from engine.formats.errors import ModelError
 
 CONFIG = "adapter_config.json"
 MOST_RANK = 256
-_TRAINED_AGAIN = "Merge the adapter into its base with peft (merge_and_unload), or train one without it."
+TRAINED_AGAIN = "Merge the adapter into its base with peft (merge_and_unload), or train one without it."
 # Fields that describe the training or the file, and change nothing that is computed.
 _HARMLESS = frozenset(
     (
         *("auto_mapping", "base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"),
         *("arrow_config", "corda_config", "eva_config", "loftq_config", "lora_ga_config", "qalora_group_size"),
         *("exclude_modules", "layers_pattern", "layers_to_transform", "lora_dropout", "megatron_core"),
-        *("ensure_weight_tying", "runtime_config", "velora_config"),
+        *("runtime_config", "velora_config"),
     )
 )
 _READ = frozenset(
     (
         *("peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "target_modules"),
-        *("bias", "init_lora_weights", "modules_to_save"),
+        *("bias", "init_lora_weights", "modules_to_save", "ensure_weight_tying"),
     )
 )
 _CHANGES_BASE = ("pissa", "olora", "loftq", "corda", "lora_ga")  # they begin with other weights of the base
 _WHY = {
     "use_dora": "is on: DoRA scales whole columns of the base's weights, which are not kept in that form",
-    "modules_to_save": "names modules that replace the base's own, such as head and embedding, which workers share",
 }
 
 
@@ -47,16 +46,20 @@ class PeftSettings:
     alpha_pattern: Mapping[str, Any]
     rslora: bool
     targets: tuple[str, ...]  # endings of module names; empty: a regular expression or a word chooses modules
+    saved: tuple[str, ...]  # endings of the names of modules that the adapter holds as a whole
+    tying: bool  # what it has of the embedding holds for the head too, in a model where both are one
     base: str  # name of the model that it was trained on; empty: the file does not say
 
     @classmethod
     def of(cls, folder: Path) -> "PeftSettings":
         given = ConfigFields.of(folder / CONFIG)
         if given.raw.get("peft_type") != "LORA":
-            given.refuse("peft_type", f"{given.raw.get('peft_type')!r} is not LORA", _TRAINED_AGAIN)
+            given.refuse("peft_type", f"{given.raw.get('peft_type')!r} is not LORA", TRAINED_AGAIN)
         _refuse_unsupported(given)
         targets = given.raw.get("target_modules")
-        base = given.raw.get("base_model_name_or_path")
+        saved, base = given.raw.get("modules_to_save") or [], given.raw.get("base_model_name_or_path")
+        if not isinstance(saved, list) or not all(isinstance(each, str) for each in saved):
+            given.refuse("modules_to_save", "is not a list of names", TRAINED_AGAIN)
         return cls(
             path=given.path,
             rank=given.positive("r", 8),
@@ -65,6 +68,8 @@ class PeftSettings:
             alpha_pattern=_pattern(given, "alpha_pattern"),
             rslora=given.flag("use_rslora", False),
             targets=tuple(map(str, targets)) if isinstance(targets, list) else (),
+            saved=tuple(saved),
+            tying=given.flag("ensure_weight_tying", False),
             base=base if isinstance(base, str) else "",
         )
 
@@ -83,7 +88,7 @@ class PeftSettings:
             try:
                 found = re.match(rf"(.*\.)?({pattern})$", module)
             except re.error as error:
-                raise ModelError(self.path, field, f"{pattern!r} is no pattern ({error})", _TRAINED_AGAIN) from None
+                raise ModelError(self.path, field, f"{pattern!r} is no pattern ({error})", TRAINED_AGAIN) from None
             if found:
                 return read(ConfigFields(self.path, {f"{field} {pattern}": value}), f"{field} {pattern}")
         return None
@@ -95,15 +100,15 @@ def _refuse_unsupported(given: ConfigFields) -> None:
         problem = f"{init!r} begins with other weights of the base than those that are served"
         given.refuse("init_lora_weights", problem, "Save it with path_initial_model_for_weight_conversion.")
     if given.raw.get("bias", "none") != "none":
-        given.refuse("bias", f"{given.raw['bias']!r} is not none: biases of the base are not replaced", _TRAINED_AGAIN)
+        given.refuse("bias", f"{given.raw['bias']!r} is not none: biases of the base are not replaced", TRAINED_AGAIN)
     for field, value in given.raw.items():
-        if field in _HARMLESS or (field in _READ and field != "modules_to_save") or not value:
+        if field in _HARMLESS or field in _READ or not value:
             continue
-        given.refuse(field, _WHY.get(field, f"is {value!r}, which Baton does not compute"), _TRAINED_AGAIN)
+        given.refuse(field, _WHY.get(field, f"is {value!r}, which Baton does not compute"), TRAINED_AGAIN)
 
 
 def _pattern(given: ConfigFields, field: str) -> Mapping[str, Any]:
     value = given.raw.get(field) or {}
     if not isinstance(value, dict):
-        given.refuse(field, "is not an object of patterns", _TRAINED_AGAIN)
+        given.refuse(field, "is not an object of patterns", TRAINED_AGAIN)
     return value

@@ -25,7 +25,7 @@ from engine.step.following import FollowedTokens
 from engine.step.layer_groups import LayerGroups, on_this_loop, unreported
 from engine.step.logits import LogitAdjuster
 from engine.step.plan import OnLayers, Plan, Result
-from engine.step.reports import outputs
+from engine.step.reports import adapters_of, outputs
 
 PoolBuffer = bytearray | memoryview | mmap | NDArray[np.uint8]
 
@@ -94,7 +94,7 @@ class CpuRunner:
 
     def compute_logits(self, plan: Plan) -> tuple[Floats, ...]:
         """For tests and inspection: the logits of each piece's sampled rows, [sampled, vocab]."""
-        logits = self._forward.logits(self._hidden(self._prepare(plan), None)).copy()
+        logits = self._forward.logits(self._hidden(self._prepare(plan), None), adapters_of(plan.pieces)).copy()
         ends = np.cumsum([piece.sampled for piece in plan.pieces])
         return tuple(np.split(logits, ends[:-1]))
 

@@ -10,11 +10,13 @@ from pathlib import Path
 import baton_kernels
 from engine.adapters.held import HeldAdapters, open_adapters
 from engine.adapters.reading import base_model, read_adapter
+from engine.adapters.turned import refuse_turned
 from engine.cuda.device import find_gpu
 from engine.loading.loaded import LoadedModel, load_on
 from engine.loading.worker_engine import WorkerEngine
 from engine.model.config import read_config
 from engine.pool.pages import Clear, PagePool
+from engine.quantization.cached import in_four_bits
 from engine.step.adapted import AdapterWeights
 from engine.step.constraint import Masker, open_masker
 from engine.step.plan import Runner
@@ -84,13 +86,16 @@ async def open_held(config: WorkerConfig) -> HeldAdapters | None:
     if config.device != "cpu" or config.model is None:
         return None
     baton_kernels.self_test("deltas")
-    model = read_config(config.model, context_tokens=config.context_tokens)
+    model_folder, model = config.model, read_config(config.model, context_tokens=config.context_tokens)
+    limits = {"most_rank": config.max_lora_rank, "most_bytes": config.lora_bytes}
 
     def read(folder: Path) -> AdapterWeights:
         base = base_model(folder)
         if base and Path(base).name.lower() != config.model_name.rpartition("/")[2].lower():
             log.warning("%s names %s as its base model; this worker serves %s", folder, base, config.model_name)
-        return read_adapter(folder, model, most_rank=config.max_lora_rank)
+        four = config.quantize == "int4"
+        refuse_turned(folder, in_four_bits(model_folder, config.cache_folder) if four else model_folder)
+        return read_adapter(folder, model, **limits, base=model_folder)
 
     async def in_thread(folder: Path) -> AdapterWeights:
         return await asyncio.to_thread(read, folder)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import baton_kernels as kernels
+from engine.model.edges import adapt_embedding, multiply_head
 from engine.model.native import address, native_layer, native_step, optional_address
 from engine.model.page_memory import PageMemory
 from engine.model.queries import Queries
@@ -17,6 +18,7 @@ from engine.model.rows import Ints, RowLimits, Rows, block_tables
 from engine.model.scratch import Scratch
 from engine.model.separate_kernels import Product, SeparateKernels
 from engine.model.weights import Floats, Weights
+from engine.step.adapted import RowsOfAdapters
 from engine.step.layer_groups import LayerWritten
 from engine.step.plan import Piece
 
@@ -64,6 +66,7 @@ class Forward:
         every, pages = Queries.of(rows), self._pages
         x = self._scratch.take("x", len(rows.tokens), config.hidden)
         kernels.embed(weights.embed, rows.tokens, x, factor=config.embedding_scale)
+        adapt_embedding(rows.adapters, rows.tokens, x, config.embedding_scale)
         for index in range(config.layers):
             page_of = rows.page_of[pages.band(index)] + pages.layer(index)
             q = self._separate.keys_and_values(index, rows, page_of, x)
@@ -91,6 +94,7 @@ class Forward:
         step.first_row = address(rows.first_row)
         step.adapted, step.gate_up = self._adapted(rows)
         kernels.layer.begin(step, self._embed, address(rows.tokens))
+        adapt_embedding(rows.adapters, rows.tokens, self._scratch.take("x", count), config.embedding_scale)
         before = None
         for index, layer in enumerate(native):
             if bands > 1:  # the call attends in the layer before and writes keys and values of this one
@@ -126,12 +130,12 @@ class Forward:
         }
         return native_step(self._weights, self._pages, scratch)
 
-    def logits(self, hidden: Floats) -> Floats:
-        """[rows, vocab]; valid until the next call."""
+    def logits(self, hidden: Floats, adapters: RowsOfAdapters = ()) -> Floats:
+        """[rows, vocab]; valid until the next call. `adapters`: those of these rows."""
         config = self._weights.config
         out = self._scratch.take("logits", len(hidden), config.vocab)
         if len(hidden):
-            self._product(hidden, self._weights.head, out)
+            multiply_head(self._product, hidden, self._weights.head, adapters, out, self._scratch)
             if config.logits_cap:
                 kernels.cap(out, config.logits_cap)
         return out

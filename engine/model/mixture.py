@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
+from baton_kernels.deltas import AdaptedRows, add_deltas, expert_place
 from baton_kernels.experts import Mixture
 from engine.model.config import ModelConfig
 from engine.model.weights import Bytes, Floats, LayerWeights
@@ -43,9 +44,16 @@ def _by_expert(bias: Floats | None, config: ModelConfig) -> Floats | None:
 
 
 def mix_one_by_one(
-    x: Floats, mixture: Mixture, out: Floats, residual: Floats | None = None, *, product: _Product
+    x: Floats,
+    mixture: Mixture,
+    out: Floats,
+    residual: Floats | None = None,
+    *,
+    product: _Product,
+    adapted: AdaptedRows | None = None,
+    layer: int = 0,
 ) -> None:
-    """Computes what `kernels.experts.experts` computes, one product at a time."""
+    """Computes what `kernels.experts.run` computes, one product at a time."""
     scores = np.empty((len(x), mixture.scored), np.float32)
     product(x, mixture.router, scores, mixture.router_bias)
     ids, weights = routed(mixture, scores)
@@ -54,10 +62,12 @@ def mix_one_by_one(
         rows, ranks = np.nonzero(ids == expert)
         before, behind = (None if each is None else each[expert] for each in (mixture.gate_up_bias, mixture.down_bias))
         one = _Expert(mixture.gate_up[expert], before, mixture.down[expert], behind, mixture.activation)
-        y[rows, ranks] = one.fed(x[rows], product)
+        mine = None if adapted is None else adapted.at_expert(rows)
+        y[rows, ranks] = one.fed(x[rows], product, mine, expert_place(layer, int(expert), mixture.count))
     if mixture.shared_gate_up is not None and mixture.shared_down is not None:
         shared = _Expert(mixture.shared_gate_up, None, mixture.shared_down, None, mixture.activation)
-        y[:, -1] = shared.fed(x, product)
+        mine = None if adapted is None else adapted.at_expert(np.arange(len(x)))
+        y[:, -1] = shared.fed(x, product, mine, expert_place(layer, mixture.count, mixture.count))
     places = np.arange(weights.size, dtype=np.int32).reshape(weights.shape)
     kernels.experts.combine(y.reshape(weights.size, -1), places, weights, out, residual)
 
@@ -76,10 +86,18 @@ class _Expert:
     down_bias: Floats | None
     activation: str
 
-    def fed(self, x: Floats, product: _Product) -> Floats:
-        """The expert's result for these rows."""
+    def fed(self, x: Floats, product: _Product, adapted: AdaptedRows | None, place: int) -> Floats:
+        """The expert's result for these rows. `place`: of its first product in tables of adapters."""
         n, width = kernels.shape_of(self.down)
         inner, out = np.empty((len(x), width), np.float32), np.empty((len(x), n), np.float32)
-        kernels.gated(x, self.gate_up, inner, self.gate_up_bias, activation=self.activation)
+        if adapted is None:
+            kernels.gated(x, self.gate_up, inner, self.gate_up_bias, activation=self.activation)
+        else:
+            both = np.empty((len(x), 2 * width), np.float32)
+            product(x, self.gate_up, both, self.gate_up_bias)
+            add_deltas(x, both, adapted, place)
+            kernels.between(both, inner, activation=self.activation)
         product(inner, self.down, out, self.down_bias)
+        if adapted is not None:
+            add_deltas(inner, out, adapted, place + 1)
         return out

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from baton_kernels.deltas import AdaptedRows
 from engine.pool.horizon import Horizon
-from engine.step.adapted import AdapterWeights
+from engine.step.adapted import RowsOfAdapters, rows_of_adapters
 from engine.step.plan import Piece
 
 Ints = NDArray[np.int32]
@@ -47,6 +47,7 @@ class Rows:
     first_row: Ints  # [pieces]
     sampled: Longs  # [kept rows] indexes of the rows that are sampled or examined
     adapted: AdaptedRows | None = None  # the rows that have adapters; None: none has
+    adapters: RowsOfAdapters = ()  # the same rows with their adapters
 
     @classmethod
     def of(cls, pieces: Sequence[Piece], limits: RowLimits) -> "Rows":
@@ -60,6 +61,7 @@ class Rows:
         slots = np.repeat(starts, counts) + local
         owner = np.repeat(np.arange(len(pieces)), counts)
         pages = tables[:, owner, slots // limits.page_tokens]
+        adapters = rows_of_adapters((piece.adapter, len(piece.tokens)) for piece in pieces)
         return cls(
             tokens=tokens.astype(np.int32),
             slots=slots,
@@ -70,7 +72,8 @@ class Rows:
             counts=counts,
             first_row=first_row,
             sampled=_sampled(pieces, first_row),
-            adapted=_adapted(pieces, first_row),
+            adapted=_adapted(adapters),
+            adapters=adapters,
         )
 
 
@@ -116,14 +119,7 @@ def _sampled(pieces: Sequence[Piece], first_row: Ints) -> Longs:
     return np.array(rows, np.int64)
 
 
-def _adapted(pieces: Sequence[Piece], first_row: Ints) -> AdaptedRows | None:
-    """The rows of pieces with adapters, those of equal content together."""
-    weights, rows = dict[str, AdapterWeights](), dict[str, list[int]]()
-    for piece, first in zip(pieces, first_row.tolist(), strict=True):
-        if piece.adapter is not None:
-            weights.setdefault(piece.adapter.digest, piece.adapter)
-            rows.setdefault(piece.adapter.digest, []).extend(range(first, first + len(piece.tokens)))
-    if not rows:
-        return None
-    tables = [weights[digest].table for digest in rows]
-    return AdaptedRows(tables, [np.array(each, np.int32) for each in rows.values()])
+def _adapted(adapters: RowsOfAdapters) -> AdaptedRows | None:
+    """The rows of adapters that change layers."""
+    found = [(each.table, rows, each.expert_table) for each, rows in adapters if each.inside]
+    return AdaptedRows(*zip(*found, strict=True)) if found else None

@@ -128,9 +128,10 @@ class SeparateKernels:
         config, experts = self._weights.config, self._experts[index]
         if experts is not None:
             mixture, native = experts
-            if self._product is kernels.product:
-                return partial(kernels.experts.run, read, native)
-            return partial(mix_one_by_one, read, mixture, product=self._product)
+            adapted = partial(kernels.experts.run, read, native)
+            if self._product is not kernels.product:
+                adapted = partial(mix_one_by_one, read, mixture, product=self._product)
+            return partial(adapted, adapted=queries.adapted, layer=index)
         assert layer.gate_up is not None and layer.down is not None
         gated, adds = self._scratch.take("gated", len(read), config.ffn), partial(add_adapters, queries.adapted, index)
         if queries.adapted is None:

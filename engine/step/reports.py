@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels
+from engine.step.adapted import AdapterWeights, RowsOfAdapters, rows_of_adapters
 from engine.step.logits import LogitAdjuster
 from engine.step.plan import Piece, RowsReport, Sampled, WantedRows
 from engine.step.sampling import sample
@@ -19,25 +20,36 @@ from mesh.messages.jobs import Pooling
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Logits = Callable[[Floats], Floats]  # final hidden states -> [rows, vocab], valid until the next call
+AdaptedLogits = Callable[[Floats, RowsOfAdapters], Floats]  # the same, of rows with adapters
 
 SLICE_BYTES = 8 * 2**20  # logits that exist at once
 FLOAT, UNSIGNED = np.dtype("<f4"), np.dtype("<u4")
 
 
 def outputs(
-    pieces: Sequence[Piece], hidden: Floats, logits: Logits, vocab: int, adjuster: LogitAdjuster
+    pieces: Sequence[Piece], hidden: Floats, logits: AdaptedLogits, vocab: int, adjuster: LogitAdjuster
 ) -> tuple[tuple[tuple[Sampled, ...], ...], tuple[RowsReport | None, ...]]:
     """The sampled tokens and the report of each piece; `hidden` has the kept rows of all pieces, in order."""
+    adapters = adapters_of(pieces)
     if not any(piece.wanted for piece in pieces):
-        return sample(pieces, logits(hidden), adjuster), ()
+        return sample(pieces, logits(hidden, adapters), adjuster), ()
     parts = np.split(hidden, np.cumsum([piece.kept for piece in pieces])[:-1])
     ends = [part for piece, part in zip(pieces, parts, strict=True) if piece.sampled]
-    sampled = sample(pieces, logits(np.concatenate(ends)), adjuster) if ends else tuple(() for _ in pieces)
+    sampled = sample(pieces, logits(np.concatenate(ends), adapters), adjuster) if ends else tuple(() for _ in pieces)
     reports = tuple(
-        None if piece.wanted is None else report(piece.wanted, part, logits, vocab)
+        None if piece.wanted is None else report(piece.wanted, part, _with(piece.adapter, logits), vocab)
         for piece, part in zip(pieces, parts, strict=True)
     )
     return sampled, reports
+
+
+def adapters_of(pieces: Sequence[Piece]) -> RowsOfAdapters:
+    """The adapters of the sampled rows."""
+    return rows_of_adapters((piece.adapter, piece.sampled) for piece in pieces)
+
+
+def _with(adapter: AdapterWeights | None, logits: AdaptedLogits) -> Logits:
+    return lambda hidden: logits(hidden, rows_of_adapters([(adapter, len(hidden))]))
 
 
 def report(wanted: WantedRows, hidden: Floats, logits: Logits, vocab: int) -> RowsReport:

@@ -4,7 +4,7 @@ A and B are fp32, or bf16 that is widened exactly; sums are fp32 in one order, s
 its adapter alone: neither the batch nor the chunking changes them. Rows without an adapter are not touched. The same
 numbers serve products of every form, because they are added to a product's result."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from ctypes import Structure, addressof, c_float, c_int, c_long, c_void_p
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +39,7 @@ class ProductDelta(Structure):
 class _Adapted(Structure):
     _fields_ = [
         ("deltas", c_void_p),
+        ("experts", c_void_p),
         ("starts", c_void_p),
         ("rows", c_void_p),
         ("adapters", c_long),
@@ -91,18 +92,25 @@ def pack_delta(parts: Sequence[LowRank | None], columns: Sequence[int], k: int) 
 
 
 AdapterTable = Any  # ctypes array of ProductDelta: PRODUCTS of the first layer, then of the next, and so on
+ExpertTable = Any  # the same, of experts: `expert_place` says where
 
 
 class AdaptedRows:
     """The rows of a step that have adapters, those of each adapter together."""
 
-    def __init__(self, tables: Sequence[AdapterTable], rows: Sequence[Array]) -> None:
-        """`tables`: that of each adapter, which the caller keeps alive; `rows`: its rows, ascending."""
+    def __init__(
+        self, tables: Sequence[AdapterTable], rows: Sequence[Array], experts: Sequence[ExpertTable | None] = ()
+    ) -> None:
+        """`tables`: that of each adapter, which the caller keeps alive; `rows`: its rows, ascending; `experts`: its
+        table of them, or None."""
         self._tables = tuple(tables)
+        self._experts = tuple(experts) or (None,) * len(self._tables)
         self._addresses = np.array([addressof(table) for table in self._tables], np.uint64)
+        self._of_experts = np.array([0 if each is None else addressof(each) for each in self._experts], np.uint64)
         self.starts = np.cumsum([0, *(len(each) for each in rows)], dtype=np.int32)
         self.rows = np.concatenate([np.asarray(each, np.int32) for each in rows])
-        self._native = _Adapted(_at(self._addresses), _at(self.starts), _at(self.rows), len(self._tables))
+        places = _at(self._addresses), _at(self._of_experts), _at(self.starts), _at(self.rows)
+        self._native = _Adapted(*places, len(self._tables))
 
     @property
     def address(self) -> int:
@@ -110,13 +118,29 @@ class AdaptedRows:
 
     def taken(self, rows: Array) -> "AdaptedRows | None":
         """The same for a step that has only these rows, ascending, each at its place among them."""
-        kept, tables = list[Array](), list[AdapterTable]()
-        for table, first, last in zip(self._tables, self.starts, self.starts[1:], strict=False):
+        found = [(table, experts, mine) for table, experts, mine in self._among(rows) if len(mine)]
+        if not found:
+            return None
+        tables, of_experts, kept = zip(*found, strict=True)
+        return AdaptedRows(tables, kept, of_experts)
+
+    def at_expert(self, rows: Array) -> "AdaptedRows | None":
+        """The same for the rows of one expert, with the tables of experts."""
+        found = [(experts, mine) for _, experts, mine in self._among(rows) if experts is not None and len(mine)]
+        return AdaptedRows(*zip(*found, strict=True)) if found else None
+
+    def _among(self, rows: Array) -> Iterator[tuple[AdapterTable, ExpertTable | None, Array]]:
+        """Both tables of each adapter, and the places of its rows among these."""
+        starts = zip(self.starts, self.starts[1:], strict=False)
+        for table, experts, (first, last) in zip(self._tables, self._experts, starts, strict=True):
             mine = np.flatnonzero(np.isin(rows, self.rows[first:last]))
-            if len(mine):
-                kept.append(mine.astype(np.int32))
-                tables.append(table)
-        return AdaptedRows(tables, kept) if tables else None
+            yield table, experts, mine.astype(np.int32)
+
+
+def expert_place(layer: int, expert: int, experts: int, *, down: bool = False) -> int:
+    """The place of an expert's product in a table: that of gate and up, or that of down. The expert that computes every
+    row has the number behind the others."""
+    return 2 * (layer * (experts + 1) + expert) + down
 
 
 def delta_table(deltas: Sequence[PackedDelta | None]) -> AdapterTable:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from baton_kernels.arrays import F32, I32, U8, Array, buffer, pointer, rank, writable
+from baton_kernels.deltas import AdaptedRows
 from baton_kernels.forms import shape_of
 from baton_kernels.layer import ACTIVATIONS, MlpWeights
 from baton_kernels.library import KernelError, check, load
@@ -97,8 +98,17 @@ def experts(x: Array, mixture: Mixture, out: Array, residual: Array | None = Non
     run(x, mixture.native(), out, residual)
 
 
-def run(x: Array, weights: MlpWeights, out: Array, residual: Array | None = None) -> None:
-    """Computes the same as `experts`, with addresses that `Mixture.native` has checked."""
+def run(
+    x: Array,
+    weights: MlpWeights,
+    out: Array,
+    residual: Array | None = None,
+    *,
+    adapted: AdaptedRows | None = None,
+    layer: int = 0,
+) -> None:
+    """Computes the same as `experts`, with addresses that `Mixture.native` has checked. `adapted`: rows to which
+    adapters add something in this layer."""
     shape = rank("x", x, 2)
     check(
         load().experts(
@@ -108,6 +118,8 @@ def run(x: Array, weights: MlpWeights, out: Array, residual: Array | None = None
             writable("out", out, F32, shape),
             None if residual is None else pointer("residual", residual, F32, shape),
             None,
+            None if adapted is None else adapted.address,
+            layer,
         )
     )
 

@@ -39,7 +39,7 @@ _SIGNATURES = {
     "product": "mpplppp",
     "gated": "mpplppi",
     "activated": "mpplppi",
-    "experts": "mpplppp",
+    "experts": "mpplppppl",
     "route": "mpllliifpp",
     "combine": "mplpp" + "lllpp",
     "expert_bytes": "q",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.adapters.modules import adapted_products
+from engine.adapters.modules import EMBEDDING, adapted_products, edge_modules, expert_products
 from engine.formats.checkpoint import Checkpoint, read_file
 from engine.formats.stored import Tensor, widened
 from engine.formats.writing import stored, write_tensors
@@ -29,24 +29,37 @@ def make_adapter(
     dtype: str = "fp32",
     size: float = 1.0,
     ranks: dict[str, int] | None = None,
+    saved: Sequence[str] = (),
     **settings: Any,
 ) -> Path:
     """A folder with an adapter of this model. `size`: how much it changes products; `ranks`: those of some modules;
-    `settings`: further fields of adapter_config.json."""
+    `saved`: modules that it holds as a whole; `settings`: further fields of adapter_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     given = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "bias": "none"}
     given["target_modules"] = list(targets) if targets is not EVERY else "all-linear"
     settings = given | {"rank_pattern": ranks or {}, "inference_mode": True, "lora_dropout": 0.1} | settings
+    settings["modules_to_save"] = list(saved) or None
     (folder / "adapter_config.json").write_text(json.dumps(settings))
+    config, edges = read_config(model), edge_modules(read_config(model))
+    products = (*adapted_products(config), *expert_products(config))
+    inner = {module: source for product in products for module, source in product.parts.items()}
     random, tensors = np.random.default_rng(seed), dict[str, tuple[str, Any]]()
-    for product in adapted_products(read_config(model)):
-        for module, source in product.parts.items():
-            if targets is not EVERY and module.rpartition(".")[2] not in targets:
-                continue
-            own = (ranks or {}).get(module.rpartition(".")[2], rank)
-            for name, shape in (("A", (own, source.columns)), ("B", (source.rows, own))):
-                values = random.standard_normal(shape, np.float32) * np.float32(size / shape[1] ** 0.5 / 2)
-                tensors[f"{PREFIX}{module}.lora_{name}.weight"] = dtype, stored(values, dtype)
+
+    def draw(name: str, shape: tuple[int, int], inputs: int) -> None:
+        values = random.standard_normal(shape, np.float32) * np.float32(size / inputs**0.5 / 2)
+        tensors[f"{PREFIX}{name}"] = dtype, stored(values, dtype)
+
+    for module, source in (inner if targets is EVERY else inner | edges).items():
+        last = module.rpartition(".")[2]
+        if targets is not EVERY and last not in targets:
+            continue
+        own, looked_up = (ranks or {}).get(last, rank), module == EMBEDDING
+        down, up = ("lora_embedding_A", "lora_embedding_B") if looked_up else ("lora_A.weight", "lora_B.weight")
+        draw(f"{module}.{down}", (own, source.columns), 4 if looked_up else source.columns)
+        draw(f"{module}.{up}", (source.rows, own), own)
+    for module in edges:
+        if module.rpartition(".")[2] in saved:
+            draw(f"{module}.weight", (config.vocab, config.hidden), config.hidden)
     write_tensors(folder / "adapter_model.safetensors", tensors)
     return folder
 

@@ -14,6 +14,7 @@ from mesh.config.settings import Settings, read_settings
 from tests.helm_check.chart import Document
 
 GIVEN = re.compile(r"-tls$|^(models|packed-weights|public-tls|mesh-token|api-keys)$")  # the reader brings them
+CONFIGS = {"models": "config.json", "adapters": "adapter_config.json"}  # what makes a folder one
 SERVICES = {"gateway": Settings.gateway, "prefill": Settings.prefill, "decode": Settings.decode}
 
 
@@ -90,14 +91,14 @@ def setting_problems(container: Document, toml: str) -> Iterator[str]:
 
 def build(container: Document, toml: str) -> Any:
     """The service's configuration. Files exist in the pod only: settings that name certificates are left out, and every
-    model gets a folder below a temporary one."""
+    model and adapter gets a folder below a temporary one."""
     with tempfile.TemporaryDirectory() as folder:
 
         def here(text: str) -> str:
-            for model in re.findall(r'/models/[^"]+', text):
-                (Path(folder) / model[1:]).mkdir(parents=True, exist_ok=True)
-                (Path(folder) / model[1:] / "config.json").write_text("{}")
-            return re.sub("/models/", f"{folder}/models/", text)
+            for place, kind in re.findall(r'(/(models|adapters)/[^",]+)', text):
+                (Path(folder) / place[1:]).mkdir(parents=True, exist_ok=True)
+                (Path(folder) / place[1:] / CONFIGS[kind]).write_text("{}")
+            return re.sub("/(models|adapters)/", rf"{folder}/\1/", text)
 
         variables = {each["name"]: here(expand(each)) for each in container["env"] if "TLS_" not in each["name"]}
         file = Path(folder) / "settings"

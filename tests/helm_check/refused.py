@@ -19,6 +19,21 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "root": ({"user": 0}, "user"),
     "a model that is mounted nowhere": ({"model": {"path": "/models/a"}}, "model.claimName"),
     "two models": ({"model": {"claimName": "a", "image": "b"}}, "set one"),
+    "an adapter that is mounted nowhere": ({"adapters": {"folders": {"sql": "/adapters/sql"}}}, "adapters.claimName"),
+    "an adapter of a model that is mounted nowhere": (
+        {**MODEL, "models": {"small": {"path": "/models/b", "adapters": {"sql": "/adapters/sql"}}}},
+        "models.small.adapters.sql",
+    ),
+    "an adapter with a comma in its name": ({"adapters": {"folders": {"a,b": "/adapters/a"}, "image": "a"}}, "a,b"),
+    "two volumes of adapters": ({"adapters": {"claimName": "a", "image": "b"}}, "set one"),
+    "adapters on GPUs": (
+        {
+            "adapters": {"folders": {"sql": "/adapters/sql"}, "claimName": "a"},
+            "decode": {"gpu": {"count": 1}},
+            "prefill": {"gpu": {"count": 1}},
+        },
+        "GPUs compute no adapters",
+    ),
     "GPUs in one tier": ({"decode": {"gpu": {"count": 1}}}, "both compute on GPUs"),
     "NCCL with TLS": (
         {"security": {"mode": "tls"}, "decode": {"gpu": {"count": 1}}, "prefill": {"gpu": {"count": 1}}},

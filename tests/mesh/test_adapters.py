@@ -60,23 +60,26 @@ async def test_base_and_adapters_answer_as_one_process_does_and_share_no_cached_
 ) -> None:
     async with real_mesh(local=Local.NEVER) as mesh:
         folders = {name: make_adapter(tmp_path / name, mesh.model, seed=i) for i, name in enumerate(("sql", "poet"))}
+        at_edges: dict[str, Any] = {"targets": ("q_proj", "embed_tokens"), "saved": ("lm_head",)}
+        folders["edges"] = make_adapter(tmp_path / "edges", mesh.model, **at_edges)
         folders["twin"] = Path(shutil.copytree(folders["sql"], tmp_path / "twin"))
         named = tuple(AdapterFolder(name, folder) for name, folder in folders.items())
         for tier in ("prefill", "decode"):
             await mesh.add(tier, adapters=named)
-        assert mesh.gateway.models() == ("tiny", "sql", "poet", "twin")
-        expected = {name: alone(mesh, folders.get(name or "")) for name in (None, "sql", "poet")}
-        assert len({tuple(each) for each in expected.values()}) == 3, "the adapters change the answers"
-        for name in (None, "sql", "poet"):
+        assert mesh.gateway.models() == ("tiny", "sql", "poet", "edges", "twin")
+        names = None, "sql", "poet", "edges"
+        expected = {name: alone(mesh, folders.get(name or "")) for name in names}
+        assert len({tuple(each) for each in expected.values()}) == 4, "the adapters change the answers"
+        for name in names:
             assert await answer(mesh, name) == (expected[name], 0), "no page of another content is found"
-        for name in (None, "sql", "poet"):
+        for name in names:
             tokens, cached = await answer(mesh, name)
             assert tokens == expected[name] and cached >= 64, "its own pages are"
         tokens, cached = await answer(mesh, "twin")
         assert tokens == expected["sql"] and cached >= 64, "equal content shares pages, whatever its name"
-        found = await asyncio.gather(*(answer(mesh, name) for name in (None, "sql", "poet", "twin") * 3))
-        assert [tokens for tokens, _ in found[::4]] == [expected[None]] * 3
-        assert [tokens for tokens, _ in found[2::4]] == [expected["poet"]] * 3
+        found = await asyncio.gather(*(answer(mesh, name) for name in (*names, "twin") * 3))
+        for number, name in enumerate(names):
+            assert [tokens for tokens, _ in found[number::5]] == [expected[name]] * 3
 
 
 async def test_a_load_reaches_all_workers_or_none_and_a_request_keeps_the_content_that_it_came_with(

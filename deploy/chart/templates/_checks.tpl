@@ -33,6 +33,7 @@ Combinations that a schema cannot refuse. Each message names the values and what
 {{- end -}}
 {{- $_ := set $paths $model.path (printf "models.%s" $name) -}}
 {{- end -}}
+{{- include "baton.checkAdapters" . -}}
 {{- include "baton.checkKeys" . -}}
 {{- include "baton.checkGrace" . -}}
 {{- if and (eq .Values.security.mode "sidecar") (not .Values.edge.tlsSecret) -}}
@@ -41,6 +42,27 @@ Combinations that a schema cannot refuse. Each message names the values and what
 {{- range $section, $keys := .Values.config -}}
 {{- if and (kindIs "map" $keys) (not (has $section (list "gateway" "worker" "prefill" "decode"))) -}}
 {{- fail (printf "config.%s: is no section; take gateway, worker, prefill or decode" $section) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Each folder of an adapter is mounted, and CPUs compute it. */}}
+{{- define "baton.checkAdapters" -}}
+{{- if and .Values.adapters.claimName .Values.adapters.image -}}
+{{- fail "adapters.claimName and adapters.image: both would be /adapters; set one" -}}
+{{- end -}}
+{{- range $component := include "baton.workers" . | fromYamlArray -}}
+{{- $model := include "baton.ofModel" $component -}}
+{{- $value := ternary "adapters.folders" (printf "models.%s.adapters" $model) (eq $model "") -}}
+{{- range $name, $folder := include "baton.adapters" (list $ $model) | fromYaml -}}
+{{- $at := ternary "adapters" "model" (hasPrefix "/adapters/" $folder) -}}
+{{- $volume := get $.Values $at -}}
+{{- if not (or $volume.claimName $volume.image) -}}
+{{- fail (printf "%s.%s: nothing is mounted at %s; set %s.claimName or %s.image" $value $name (ternary "/adapters" "/models" (eq $at "adapters")) $at $at) -}}
+{{- end -}}
+{{- if gt (int (include "baton.values" (list $ $component) | fromYaml).gpu.count) 0 -}}
+{{- fail (printf "%s.%s: GPUs compute no adapters; set gpu.count of %s to 0, or serve the adapter merged into its model" $value $name $component) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

@@ -61,6 +61,12 @@ and `decode`. The settings file lists all models; each worker chooses its own by
 {{- toYaml (ternary $.Values.model (dig (index . 1) dict $.Values.models) (eq (index . 1) "")) -}}
 {{- end -}}
 
+{{/* baton.adapters (list $ "small"): name and folder of each of a model's adapters, as YAML */}}
+{{- define "baton.adapters" -}}
+{{- $ := index . 0 -}}
+{{- toYaml (ternary $.Values.adapters.folders (dig (index . 1) "adapters" dict $.Values.models) (eq (index . 1) "")) -}}
+{{- end -}}
+
 {{/* baton.modelName (list $ "small"): the name in metrics, the first that clients may write */}}
 {{- define "baton.modelName" -}}
 {{- $model := include "baton.model" . | fromYaml -}}
@@ -78,6 +84,11 @@ served_name = [{{ range $i, $name := splitList "," . }}{{ if $i }}, {{ end }}{{ 
 {{- end }}
 {{- with $model.draftPath }}
 draft = {{ . | quote }}
+{{- end }}
+{{- with include "baton.adapters" . | fromYaml }}
+{{- $pairs := list }}
+{{- range $name, $folder := . }}{{ $pairs = append $pairs (printf "%s = %s" ($name | quote) ($folder | quote)) }}{{ end }}
+adapters = { {{- join ", " $pairs -}} }
 {{- end }}
 {{- range $key, $value := $model.settings }}
 {{ $key }} = {{ include "baton.toml" (list $value) }}

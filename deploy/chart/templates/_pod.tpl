@@ -80,6 +80,9 @@ volumeMounts:
   {{- else if $.Values.model.image }}
   - {name: model, mountPath: /models, readOnly: true}
   {{- end }}
+  {{- if or $.Values.adapters.claimName $.Values.adapters.image }}
+  - {name: adapters, mountPath: /adapters, readOnly: true}
+  {{- end }}
   {{- if ne $.Values.security.mode "plain" }}
   {{- include "baton.certificateMount" $ | nindent 2 }}
   {{- else }}
@@ -128,6 +131,14 @@ volumeMounts:
 {{- else if $.Values.model.image }}
 - name: model # the files of an OCI image, mounted as they are
   image: {reference: {{ $.Values.model.image | quote }}, pullPolicy: IfNotPresent}
+{{- end }}
+{{- if eq $component "edge" }}
+{{- else if $.Values.adapters.claimName }}
+- name: adapters
+  persistentVolumeClaim: {claimName: {{ $.Values.adapters.claimName }}, readOnly: true}
+{{- else if $.Values.adapters.image }}
+- name: adapters
+  image: {reference: {{ $.Values.adapters.image | quote }}, pullPolicy: IfNotPresent}
 {{- end }}
 {{- if ne $.Values.security.mode "plain" }}
 {{ include "baton.certificateVolume" . }}

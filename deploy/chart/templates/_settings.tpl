@@ -115,6 +115,12 @@ names, files) comes as BATON_* variables, which win over the file.
 - name: BATON_SERVED_NAME
   value: {{ . | quote }}
 {{- end }}
+{{- with .Values.adapters.folders }}
+{{- $pairs := list }}
+{{- range $name, $folder := . }}{{ $pairs = append $pairs (printf "%s=%s" $name $folder) }}{{ end }}
+- name: BATON_ADAPTERS
+  value: {{ join "," $pairs | quote }}
+{{- end }}
 {{- end }}
 {{- if eq .Values.security.mode "sidecar" }}
 - name: BATON_SIDECAR # this pod's Envoy takes every gRPC call to a peer; pages go past it, with TLS of their own

@@ -48,6 +48,9 @@ struct BatonDelta {
 // The rows of a step that have adapters, those of each adapter together.
 struct BatonAdapted {
     const BatonDelta* const* deltas;  // for each adapter those of all its products, kDeltasOfLayer for each layer
+    // For each adapter, of each layer and each expert, at last the one that computes every row: that of its gate and up, and
+    // that of its down. Null: it changes no expert.
+    const BatonDelta* const* experts;
     const int32_t *starts, *rows;     // the rows of adapter a are rows[starts[a]] to rows[starts[a + 1]]
     long adapters;
 };
@@ -112,8 +115,9 @@ const char* baton_gated(const float* x, const void* packed, long rows, float* ou
 const char* baton_activated(const float* x, const void* packed, long rows, float* out, const float* bias, int activation);
 
 // An MLP with experts: the router's choice for each row, the two products of each expert that a row chose over all its rows,
-// and the sums of rows. `out` may be x.
-const char* baton_experts(const float* x, const BatonMlp*, long rows, float* out, const float* residual, const void* after);
+// and the sums of rows. `out` may be x. `adapted` null: no row has an adapter.
+const char* baton_experts(const float* x, const BatonMlp*, long rows, float* out, const float* residual, const void* after,
+                          const BatonAdapted* adapted, long layer);
 // ids [rows][chosen], weights [rows][chosen, and one more if `shared`], of scores [rows][experts, and one more if that is gated].
 const char* baton_route(const float* scores, long rows, long experts, long chosen, int normalised, int shared, float factor, int32_t* ids, float* weights);
 // out = residual (null: none) + the sum of weights[r][i] * y[places[r][i]] over the `parts` of row r.

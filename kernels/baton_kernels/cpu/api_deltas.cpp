@@ -1,8 +1,8 @@
 // The C function that adds adapters to a product: rows are grouped by adapter, so each adapter's weights are read once.
-// It cuts the work into units; how it does decides speed, never bits.
 #include <new>
 #include <vector>
 
+#include "added_rows.h"
 #include "api.h"
 #include "dispatch.h"
 #include "pool.h"
@@ -32,29 +32,26 @@ void cut(std::vector<DeltaUnit>& units, const DeltaUnit& all, long whole, long p
     }
 }
 
-DeltaCall call_of(const BatonDelta& d, const float* x, long k, float* out, long out_row) {
-    return {x, out, d.down, d.up, k, out_row, d.ranks, 0, 0, 0.0f, d.half != 0};
+DeltaCall call_of(const AddedRows& rows) {
+    const BatonDelta& d = *rows.delta;
+    return {rows.x, rows.out, d.down, d.up, rows.k, rows.out_row, d.ranks, 0, 0, 0.0f, d.half != 0};
 }
 }  // namespace
 
-extern "C" {
-const char* baton_add_deltas(const float* x, long k, float* out, long out_row, const BatonAdapted* adapted, long product) try {
-    long floats = 0;
-    for (long a = 0; a < adapted->adapters; ++a) {
-        const BatonDelta& d = adapted->deltas[a][product];
-        if (d.down) floats += (adapted->starts[a + 1] - adapted->starts[a]) * d.ranks;
-    }
-    if (floats == 0) return nullptr;
-    const Turn turn;
-    auto* hidden = reinterpret_cast<float*>(shared_scratch(static_cast<size_t>(floats) * 4));
+size_t baton::hidden_floats(const std::vector<AddedRows>& all) {
+    size_t floats = 0;
+    for (const AddedRows& rows : all) floats += static_cast<size_t>(rows.count * rows.delta->ranks);
+    return floats;
+}
+
+void baton::add_rows(const std::vector<AddedRows>& every, float* hidden) {
     std::vector<DeltaUnit> shrinking, expanding;
-    for (long a = 0; a < adapted->adapters; ++a) {
-        const BatonDelta& d = adapted->deltas[a][product];
-        if (!d.down) continue;
-        const long first = adapted->starts[a], count = adapted->starts[a + 1] - first;
-        DeltaUnit all{call_of(d, x, k, out, out_row), adapted->rows + first, count, hidden, 0, 0};
-        hidden += count * d.ranks;
-        cut(shrinking, all, d.ranks, kDeltaRanks, k);
+    for (const AddedRows& rows : every) {
+        const BatonDelta& d = *rows.delta;
+        DeltaUnit all{call_of(rows), rows.x_rows, rows.count, hidden, 0, 0};
+        hidden += rows.count * d.ranks;
+        cut(shrinking, all, d.ranks, kDeltaRanks, rows.k);
+        all.rows = rows.out_rows;
         for (long p = 0; p < d.parts; ++p) {
             const BatonDeltaPart& part = d.part[p];
             all.call.rank = part.rank, all.call.columns = part.columns, all.call.scale = part.scale;
@@ -72,6 +69,19 @@ const char* baton_add_deltas(const float* x, long k, float* out, long out_row, c
     };
     run(shrinking, body.shrink);
     run(expanding, body.expand);
+}
+
+extern "C" {
+const char* baton_add_deltas(const float* x, long k, float* out, long out_row, const BatonAdapted* adapted, long product) try {
+    std::vector<AddedRows> every;
+    for (long a = 0; a < adapted->adapters; ++a) {
+        const BatonDelta& d = adapted->deltas[a][product];
+        const int32_t* rows = adapted->rows + adapted->starts[a];
+        if (d.down) every.push_back({&d, x, k, out, out_row, rows, rows, adapted->starts[a + 1] - adapted->starts[a]});
+    }
+    if (every.empty()) return nullptr;
+    const Turn turn;
+    add_rows(every, reinterpret_cast<float*>(shared_scratch(hidden_floats(every) * 4)));
     return nullptr;
 } catch (const std::bad_alloc&) {
     return "out of memory for the scratch space of adapters: use smaller chunks";

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "added_rows.h"
 #include "api.h"
 #include "dispatch.h"
 #include "expect.h"
@@ -23,7 +24,8 @@ int64_t bytes_read = 0;  // written only inside a Turn
 struct Group {
     const void *gate_up, *down;
     const float *gate_up_bias, *down_bias;  // null: none
-    long first, count;
+    long expert, first, count;
+    bool apart = false;  // adapters add to its products, so these are computed apart from the gate
     ProductCall inner{}, outer{};  // the two products
     bool handed_on = false;        // the first product writes its result as the second one reads it
     long units = 0;                // units of the product that runs
@@ -44,7 +46,7 @@ Group group_of(const BatonMlp* mlp, long expert, long first, long count) {
     const void* gate_up = at_expert(mlp->experts_gate_up, mlp->gate_up_bytes, expert);
     const void* down = at_expert(mlp->experts_down, mlp->down_bytes, expert);
     const auto bias = [&](const float* all, const void* matrix) { return all ? all + expert * form_of(matrix).n : nullptr; };
-    return {gate_up, down, bias(mlp->experts_gate_up_bias, gate_up), bias(mlp->experts_down_bias, down), first, count};
+    return {gate_up, down, bias(mlp->experts_gate_up_bias, gate_up), bias(mlp->experts_down_bias, down), expert, first, count};
 }
 
 Sorted sorted(const BatonMlp* mlp, long rows, const std::vector<int32_t>& ids) {
@@ -63,7 +65,7 @@ Sorted sorted(const BatonMlp* mlp, long rows, const std::vector<int32_t>& ids) {
     for (long r = 0; r < rows; ++r)
         for (long i = 0; i < chosen; ++i) put(r, i, next[ids[r * chosen + i]]++);
     for (long r = 0; mlp->gate_up && r < rows; ++r) put(r, chosen, rows * chosen + r);
-    if (mlp->gate_up) found.groups.push_back({mlp->gate_up, mlp->down, nullptr, nullptr, rows * chosen, rows});
+    if (mlp->gate_up) found.groups.push_back({mlp->gate_up, mlp->down, nullptr, nullptr, mlp->experts, rows * chosen, rows});
     return found;
 }
 
@@ -82,7 +84,7 @@ void plan(Group& group, const BatonMlp* mlp, const float* x, const int32_t* rows
     inner.k = form_of(group.gate_up).k, outer.k = width;
     take(inner, group.gate_up), take(outer, group.down);
     inner.bias = group.gate_up_bias, outer.bias = group.down_bias;
-    inner.gated = width % kPanel == 0 && !inner.bias;
+    inner.gated = width % kPanel == 0 && !inner.bias && !group.apart;
     inner.n = inner.gated ? width : 2 * width, inner.out_row = inner.n, outer.n = outer.out_row = form_of(group.down).n;
     group.handed_on = inner.gated && is_dense(*inner.form) && inner.form->scheme == outer.form->scheme;
     group.inner_at = taken(end, cut_rows(inner)), group.outer_at = taken(end, cut_rows(outer));
@@ -132,13 +134,64 @@ void multiply(std::vector<Group>& groups, Call call) {
     over_groups(groups, false, [](Group& g) { return g.units; }, [&](Group& g, long unit, int thread) { run_unit(g.*call, unit, thread); });
 }
 
-// The gate where the halves of the first product do not begin at a panel, or have a bias.
+// The gate where the halves of the first product do not begin at a panel, have a bias or get an addition.
 void gate(std::vector<Group>& groups) {
     const Body& body = body_for(kRows);
     over_groups(groups, false, [](Group& g) { return g.inner.gated ? 0 : g.count; }, [&](Group& g, long row, int) {
         const long width = g.outer.k;
         body.gate(g.both + row * 2 * width, g.between + row * width, 1, width, g.inner.activation);
     });
+}
+
+// The rows of one adapter in a group.
+struct Share {
+    Group* group;
+    const BatonDelta *first, *second;  // to the two products
+    std::vector<int32_t> rows, positions;  // of x, and in the group
+};
+
+// All of them, group by group. Groups in which there is one are computed apart.
+std::vector<Share> shares_of(Sorted& all, const BatonMlp* mlp, long rows, const BatonAdapted* adapted, long layer) {
+    std::vector<Share> found;
+    const long adapters = adapted ? adapted->adapters : 0;
+    std::vector<int32_t> owner(adapters ? static_cast<size_t>(rows) : 0, -1);
+    bool any = false;
+    for (long a = 0; a < adapters; ++a)
+        for (long i = adapted->starts[a]; adapted->experts[a] && i < adapted->starts[a + 1]; ++i)
+            owner[static_cast<size_t>(adapted->rows[i])] = static_cast<int32_t>(a), any = true;
+    if (!any) return found;
+    for (Group& group : all.groups) {
+        std::vector<Share> own(static_cast<size_t>(adapters));
+        for (long p = 0; p < group.count; ++p) {
+            const int32_t row = all.rows[static_cast<size_t>(group.first + p)], a = owner[static_cast<size_t>(row)];
+            if (a >= 0) own[static_cast<size_t>(a)].rows.push_back(row), own[static_cast<size_t>(a)].positions.push_back(static_cast<int32_t>(p));
+        }
+        for (size_t a = 0; a < own.size(); ++a) {
+            if (own[a].rows.empty()) continue;
+            const BatonDelta* pair = adapted->experts[a] + (layer * (mlp->experts + 1) + group.expert) * 2;
+            if (!pair[0].down && !pair[1].down) continue;
+            own[a].group = &group, own[a].first = pair, own[a].second = pair + 1, group.apart = true;
+            found.push_back(std::move(own[a]));
+        }
+    }
+    return found;
+}
+
+// Adds what adapters make of the inputs of a product, which are x itself or lie between the products.
+void add_shares(const std::vector<Share>& shares, Call call, const float* x) {
+    std::vector<AddedRows> every;
+    const bool inner = call == &Group::inner;
+    for (const Share& share : shares) {
+        const BatonDelta* delta = inner ? share.first : share.second;
+        const ProductCall& product = (*share.group).*call;
+        const int32_t* positions = share.positions.data();
+        if (delta->down)
+            every.push_back({delta, inner ? x : share.group->between, product.k, product.out, product.out_row, inner ? share.rows.data() : positions,
+                             positions, static_cast<long>(share.rows.size())});
+    }
+    if (every.empty()) return;
+    std::vector<float> hidden(hidden_floats(every));
+    add_rows(every, hidden.data());
 }
 
 struct Parts {
@@ -184,7 +237,8 @@ const char* baton_combine(const float* y, long y_rows, const int32_t* places, co
     return nullptr;
 }
 
-const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float* out, const float* residual, const void* after) try {
+const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float* out, const float* residual, const void* after,
+                          const BatonAdapted* adapted, long layer) try {
     if (rows == 0) return nullptr;
     if (const char* wrong = check(mlp)) return wrong;
     const long scored = form_of(mlp->router).n, k = form_of(mlp->router).k, parts = mlp->chosen + (mlp->gate_up ? 1 : 0);
@@ -195,6 +249,7 @@ const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float*
         return wrong;
     Sorted all = sorted(mlp, rows, ids);
     std::vector<Group>& groups = all.groups;
+    const std::vector<Share> shares = shares_of(all, mlp, rows, adapted, layer);
     const Turn turn;
     size_t end = 0;
     const size_t y_at = taken(end, all.rows.size() * static_cast<size_t>(k) * 4);
@@ -209,10 +264,12 @@ const char* baton_experts(const float* x, const BatonMlp* mlp, long rows, float*
     expect_product(nullptr, rows);
     pack(groups, &Group::inner, small);
     multiply(groups, &Group::inner);
+    add_shares(shares, &Group::inner, x);
     gate(groups);
     pack(groups, &Group::outer, small);
     expect_product(after, rows);
     multiply(groups, &Group::outer);
+    add_shares(shares, &Group::outer, x);
     combine({y, all.places.data(), weights.data(), parts}, rows, k, residual, out);
     return nullptr;
 } catch (const std::bad_alloc&) {

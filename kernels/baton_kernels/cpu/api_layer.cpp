@@ -48,7 +48,7 @@ const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, con
     float* fed = fed_apart ? s->normed : s->x;
     const float* residual = fed_apart ? nullptr : s->x;
     if (!wrong)
-        wrong = l->mlp.router ? baton_experts(read, &l->mlp, s->rows, fed, residual, after)
+        wrong = l->mlp.router ? baton_experts(read, &l->mlp, s->rows, fed, residual, after, s->adapted, l->index)
                               : feed_forward(s, l, read, fed, residual, after);
     if (fed_apart && !wrong) wrong = baton_add(s->x, s->normed, l->fed_norm, s->rows, s->hidden, s->eps, s->residual_scale);
     return wrong;

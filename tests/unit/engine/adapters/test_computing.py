@@ -11,15 +11,16 @@ import pytest
 import baton_kernels
 from engine.adapters.reading import read_adapter
 from engine.builtin import tiny
+from engine.formats.checkpoint import read_file
 from engine.formats.errors import ModelError
-from engine.formats.writing import stored, write_tensors
+from engine.formats.writing import write_tensors
 from engine.model.config import read_config
 from engine.step.plan import Piece, Plan
 from tests.families.folders import OWN, saved
 from tests.harness.adapters import ALL, EVERY, PREFIX, make_adapter, merge
+from tests.unit.engine.adapters.test_edges import theirs
 
 Words = Callable[..., list[int]]
-ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 BODIES = [body for body in ("plain", "avx2", "avx512") if body in baton_kernels.bodies()["rows"]]
 
 
@@ -43,12 +44,12 @@ def test_logits_are_those_of_the_merged_model(
     assert np.abs(base - expected).max() > 0.05, "the adapter changes the answers"
 
 
-@pytest.mark.parametrize("family", sorted(set(OWN) - {"llama", "qwen2", "qwen3", "deepseek_v2"}))
+@pytest.mark.parametrize("family", sorted(set(OWN) - {"llama", "qwen2", "qwen3"}))
 def test_every_family_adapts_the_modules_that_it_names(family: str, tmp_path: Path, engine: Any, words: Words) -> None:
-    """Stacked projections, heads whose rows stand in another order, norms behind a product, an MLP without a gate."""
+    """Stacked projections, heads whose rows stand in another order, norms behind a product, an MLP without a gate, each
+    expert and the one that computes every row."""
     model = saved(tmp_path / "model", family, {})
-    experts = read_config(model).experts > 0  # these take no deltas
-    folder = make_adapter(tmp_path / "adapter", model, targets=ATTENTION if experts else EVERY)
+    folder = make_adapter(tmp_path / "adapter", model, targets=EVERY)
     adapter = read_adapter(folder, read_config(model))
     merged, ours, text = engine(merge(model, folder, tmp_path / "merged", scale)), engine(model), words(50, vocab=128)
     expected, base = merged.logits(text), ours.logits(text)
@@ -163,14 +164,115 @@ def test_a_draft_changes_no_token_and_is_read_without_the_adapter(tmp_path: Path
     assert one.sampled == other.sampled and len(other.proposed[0]) == 3
 
 
-def test_an_adapter_of_experts_is_refused_by_its_modules(tmp_path: Path) -> None:
-    model = saved(tmp_path / "model", "qwen2_moe", {"mlp_only_layers": [1]})
-    folder = make_adapter(tmp_path / "adapter", model, targets=("up_proj",))
-    assert read_adapter(folder, read_config(model)).rank == 8, "layer 1 has no experts"
-    shared, tensors = "layers.0.mlp.shared_expert.up_proj", dict[str, tuple[str, Any]]()
-    for name, shape in (("A", (8, 64)), ("B", (80, 8))):
-        values = np.zeros(shape, np.float32)
-        tensors[f"{PREFIX}model.{shared}.lora_{name}.weight"] = "fp32", stored(values, "fp32")
-    write_tensors(folder / "adapter_model.safetensors", tensors)
-    with pytest.raises(ModelError, match=r"shared_expert.up_proj, which the model lacks or in which no adapter"):
+EXPERTS = ("gate_proj", "up_proj", "down_proj")
+MIXTURES = [
+    ("qwen2_moe", {"mlp_only_layers": [1]}, EXPERTS),
+    ("mixtral", {}, ("w1", "w3")),
+    ("olmoe", {}, ("down_proj",)),
+]
+
+
+@pytest.mark.parametrize(("family", "fields", "targets"), MIXTURES, ids=[each[0] for each in MIXTURES])
+def test_rows_of_experts_depend_on_no_other_row(
+    family: str, fields: dict[str, Any], targets: tuple[str, ...], tmp_path: Path, engine: Any, words: Words
+) -> None:
+    """Experts are computed for rows of the base and of several adapters together: the bits are those of each alone, in
+    chunks, and with a call for each kernel."""
+
+    def product(*arguments: Any, **named: Any) -> None:
+        baton_kernels.product(*arguments, **named)
+
+    model = saved(tmp_path / "model", family, fields)
+    config = read_config(model)
+    folders = [
+        make_adapter(tmp_path / "some", model, targets=targets, seed=1, rank=5),
+        make_adapter(tmp_path / "all", model, targets=EVERY, seed=2, dtype="bf16"),
+        make_adapter(tmp_path / "attention", model, targets=("q_proj", "lm_head"), seed=3),
+    ]
+    adapters = [*(read_adapter(folder, config, base=model) for folder in folders), None]
+    ours, apart = engine(model, pool_pages=16), engine(model, pool_pages=16, product=product)
+    texts = [words(count, seed=count, vocab=128) for count in (37, 20, 3, 60)]
+
+    def piece(number: int, first: int = 0, last: int | None = None) -> Piece:
+        table = tuple(range(4 * number, 4 * number + 4))
+        tokens = texts[number][first:last]
+        found: Piece = ours.piece(tokens, first, key=number, pages=table, adapter=adapters[number])
+        return found
+
+    alone = [ours.runner.compute_logits(Plan(0, (piece(number),)))[0] for number in range(4)]
+    for one in (ours, apart):
+        for number, found in enumerate(one.runner.compute_logits(Plan(0, tuple(map(piece, range(4)))))):
+            np.testing.assert_array_equal(found, alone[number])
+    few = ours.runner.compute_logits(Plan(0, tuple(replace(piece(number), sampled=1) for number in range(4))))
+    for number, found in enumerate(few):
+        np.testing.assert_array_equal(found, alone[number][-1:])
+    chunks = [ours.runner.compute_logits(Plan(0, (piece(3), piece(0, at, at + 5))))[1] for at in range(0, 37, 5)]
+    np.testing.assert_array_equal(np.concatenate(chunks), alone[0])
+    np.testing.assert_array_equal(ours.logits(texts[3]), alone[3])
+    for folder, adapter, text, found in zip(folders[:2], adapters, texts, alone, strict=False):
+        merged = engine(merge(model, folder, tmp_path / f"{folder.name}-merged", scale))
+        expected, base = merged.logits(text), ours.logits(text)
+        assert adapter is not None and adapter.experts
+        assert np.abs(found - expected).max() < 1e-4 < np.abs(base - expected).max() / 50
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("family", "targets"), [("mixtral", ("w1", "w2", "w3")), ("olmoe", ("down_proj",))])
+def test_experts_are_those_of_peft(
+    family: str, targets: tuple[str, ...], tmp_path: Path, engine: Any, words: Words
+) -> None:
+    """peft puts the modules of such a folder into transformers' parameters of all experts."""
+    model = saved(tmp_path / "model", family, {})
+    folder = make_adapter(tmp_path / "adapter", model, targets=targets, lora_dropout=0.0)
+    ours, text = engine(model), words(40, vocab=128)
+    expected, base = theirs(folder, model, text), ours.logits(text)
+    adapter = read_adapter(folder, read_config(model), base=model)
+    (found,) = ours.runner.compute_logits(Plan(0, (ours.piece(text, adapter=adapter),)))
+    assert np.abs(found - expected).max() < 1e-4 < np.abs(base - expected).max() / 50
+
+
+@pytest.mark.parametrize("path", ["pairs", "int8", "int4"])
+@pytest.mark.parametrize("body", BODIES)
+def test_adapted_experts_have_the_same_bits_on_every_body(
+    body: str, path: str, tmp_path: Path, engine: Any, words: Words
+) -> None:
+    model = tiny(tmp_path / "model", "qwen3_moe", dtype="bf16", hidden=96, ffn=128)
+    adapter = read_adapter(make_adapter(tmp_path / "a", model, targets=EVERY, dtype="bf16"), read_config(model))
+    ours = engine(model, product_path=path)
+    rows = (ours.piece(words(23), adapter=adapter, pages=(0, 1)), ours.piece(words(9), key=2, pages=(2, 3)))
+    best = ours.runner.compute_logits(Plan(0, rows))
+    assert np.array_equal(best[1], ours.runner.compute_logits(Plan(0, rows[1:]))[0])
+    baton_kernels.choose(body)
+    try:
+        found = ours.runner.compute_logits(Plan(0, rows))
+    finally:
+        baton_kernels.choose(None)
+    np.testing.assert_array_equal(found[0], best[0])
+
+
+REFUSED = {
+    "the router": ("qwen2_moe", "mlp.gate", r"layers\.0\.mlp\.gate, in which no adapter is computed\. Merge"),
+    "experts with one tensor for gate and up": (
+        "gpt_oss",
+        "mlp.experts.2.gate_up_proj",
+        r"2\.gate_up_proj, in which",
+    ),
+    "all experts in one module": ("mixtral", "mlp.experts", r"layers\.0\.mlp\.experts, .*lacks"),
+    "an expert too many": ("mixtral", "block_sparse_moe.experts.6.w1", r"experts\.6\.w1, which the model lacks"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_parts_of_a_mixture_in_which_no_adapter_is_computed_are_refused_by_module(what: str, tmp_path: Path) -> None:
+    family, module, message = REFUSED[what]
+    model = saved(tmp_path / "model", family, {})
+    folder = make_adapter(tmp_path / "adapter", model, targets=("q_proj",))
+    read_adapter(folder, read_config(model))
+    file = folder / "adapter_model.safetensors"
+    tensors = {name: (each.dtype, each.values) for name, each in read_file(file).items()}
+    for name in "AB":
+        tensors[f"{PREFIX}model.layers.0.{module}.lora_{name}.weight"] = "fp32", np.zeros((8, 8), np.float32)
+    write_tensors(folder / "aside", tensors)
+    (folder / "aside").rename(file)
+    with pytest.raises(ModelError, match=message):
         read_adapter(folder, read_config(model))

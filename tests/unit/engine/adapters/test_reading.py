@@ -60,7 +60,6 @@ def not_a_number(tensors: dict[str, Any]) -> None:
 
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "dora": (lambda folder: configured(folder, use_dora=True), "use_dora: is on: DoRA"),
-    "saved modules": (lambda folder: configured(folder, modules_to_save=["lm_head"]), "modules_to_save: names modules"),
     "biases": (lambda folder: configured(folder, bias="all"), "bias: 'all' is not none"),
     "other weights": (
         lambda folder: configured(folder, init_lora_weights="pissa_niter_4"),
@@ -74,9 +73,9 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "belongs to .*q_projx, which the model lacks",
     ),
     "a module": (lambda folder: with_tensors(folder, renamed("layers.1", "layers.7")), "belongs to model.layers.7"),
-    "the head": (
-        lambda folder: with_tensors(folder, renamed("model.layers.0.mlp.up_proj", "lm_head")),
-        "belongs to lm_head",
+    "a norm": (
+        lambda folder: with_tensors(folder, renamed("mlp.up_proj", "input_layernorm")),
+        "belongs to .*input_layernorm, in which no adapter is computed.*merge_and_unload",
     ),
     "half a pair": (
         lambda folder: with_tensors(folder, lambda found: found.pop(f"{LAYER}mlp.up_proj.lora_A.weight")),
