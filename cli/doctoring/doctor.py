@@ -196,6 +196,7 @@ def _transports(report: Report, worker: DecodeConfig, speed_bytes: int) -> None:
 def _class(report: Report, worker: DecodeConfig) -> None:
     from engine.loading.loaded import load_on
     from engine.loading.startup import memory_bytes, pool_pages
+    from engine.pool.horizon import Horizon
 
     if worker.device == "cuda" and not report["gpu"]["usable"]:
         return
@@ -210,6 +211,7 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         kv_dtype=worker.kv_dtype,
         page_tokens=worker.page_tokens,
         threads=worker.thread_count,
+        banded=True,
     )
     identity = model.identity
     _bodies(report)  # loading the weights has applied BATON_PRODUCT_PATH
@@ -219,7 +221,8 @@ def _class(report: Report, worker: DecodeConfig) -> None:
         page, here = model.shape.page_bytes, memory_bytes(worker.device)
         pages = pool_pages(worker, page, memory_bytes=here, weights_bytes=model.weights_bytes)
         dtype = model.shape.segments[0].dtype
-        report["pool"] = {"tokens": pages * worker.page_tokens, "bytes": pages * page, "dtype": dtype}
+        tokens = Horizon.of(model.bands, worker.page_tokens).longest_text(pages, worker.chunk_tokens)
+        report["pool"] = {"tokens": tokens, "bytes": pages * page, "dtype": dtype}
 
 
 def _draft(report: Report, worker: DecodeConfig) -> None:

@@ -37,7 +37,7 @@ def layer_bytes(weights: Weights, page_tokens: int) -> int:
 
 def page_layout(weights: Weights, draft: Weights | None, page_tokens: int, bands: LayerBands = ONE_BAND) -> PageShape:
     models = [each for each in (weights, draft) if each is not None]
-    return PageShape(page_tokens, tuple(_segment(each, page_tokens, bands.count) for each in models))
+    return PageShape(page_tokens, tuple(_segment(each, page_tokens, bands) for each in models))
 
 
 def layer_bands(weights: Weights, draft: Weights | None, *, banded: bool = True) -> LayerBands:
@@ -55,11 +55,11 @@ def page_memory(
     return PageMemory(pool, page_tokens, layout.page_bytes, size, first_byte, bands)
 
 
-def _segment(weights: Weights, page_tokens: int, bands: int) -> PageSegment:
+def _segment(weights: Weights, page_tokens: int, bands: LayerBands) -> PageSegment:
     tiles, dtype = baton_kernels.tiles(weights.path, weights.kv)
     return kv_segment(
         weights.model_hash,
-        layers=weights.config.layers // bands,
+        layers=bands.page_layers(weights.config.layers),
         layer_bytes=layer_bytes(weights, page_tokens),
         tiles=tiles,
         dtype=dtype,

@@ -53,6 +53,15 @@ class Horizon:
         whole = self.stretches(tokens)
         return min(whole, self.stretches(self.window + chunk) + 1) if self.window else whole
 
+    def longest_text(self, pages: int, chunk: int) -> int:
+        """Tokens of the longest text for which there are so many pages; where a text of any length has enough of them,
+        those of a text that keeps all of its pages."""
+        whole = pages // self.bands * self.page_tokens
+        if not self.full or not self.windowed:
+            return whole
+        of_windows = self.windowed * (self.stretches(self.window + chunk) + 1)
+        return max(whole, (pages - of_windows) // self.full * self.page_tokens)
+
     def behind(self, first: int, stop: int) -> list[int]:
         """Rule [kept]: the indexes of the pages that nothing reads once the stretches from `first` up to `stop` lie
         behind the windows. Pages of bands without windows are not among them: otherwise they are written by another

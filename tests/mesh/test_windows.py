@@ -86,9 +86,9 @@ async def test_negative_control_without_windows_the_same_prompt_does_not_fit(rea
             await mesh.ask(prompt(3, 3000)).task
 
 
-def gemma_3(folder: Path) -> Path:
-    """Ten layers with a window of 64 and two that see everything."""
-    fields = {"sliding_window": 64, "num_hidden_layers": 12, "max_position_embeddings": 4096}
+def gemma_3(folder: Path, layers: int = 12) -> Path:
+    """Ten layers with a window of 64 and two that see everything; of 13 layers, eleven."""
+    fields = {"sliding_window": 64, "num_hidden_layers": layers, "max_position_embeddings": 4096}
     return saved(folder, "gemma3_text", fields, dtype=torch.bfloat16)
 
 
@@ -153,3 +153,26 @@ async def test_a_prefix_hit_in_both_kinds_of_pages_answers_as_a_miss_does(
         alone.runner.close()
         assert sum(plan.rows for plan in prefill.plans) < 3 * len(text), "no prompt found its beginning in a cache"
         assert {each.ledger.counts()["ledger_broken"] for each in (prefill, decode)} == {0}
+
+
+@pytest.mark.parametrize(("prefill_tokens", "decode_tokens"), [(16, 16), (16, 32), (32, 16)])
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+async def test_a_band_that_lacks_a_layer_is_handed_off_whole(
+    real_mesh: Any, prefill_tokens: int, decode_tokens: int, transport: str
+) -> None:
+    """Seven bands of two layers: the last one with a window has one, and its pages arrive complete all the same."""
+    async with real_mesh(local=Local.NEVER) as mesh:
+        mesh.model = gemma_3(mesh.folder / "gemma", layers=13)
+        prefill = await mesh.add("prefill", chunk_tokens=32, page_tokens=prefill_tokens, transports=(transport,))
+        decode = await mesh.add("decode", page_tokens=decode_tokens, transports=(transport,), speculation="off")
+        alone = CpuEngine(open_weights(mesh.model, mesh.folder / "alone"), pool_pages=35)
+        text = prompt(3, 300)
+        for each in (text, text, (*text, 7, 8, 9), text[:160]):
+            asked = mesh.ask(each, sampling=Sampling(temperature=0.0, max_tokens=40))
+            await asked.task
+            expected = alone.generate(each, 40)
+            assert [(one.token, one.logprob) for one in asked.tokens] == [(one.token, one.logprob) for one in expected]
+        alone.runner.close()
+        assert prefill.pages.bands.count == 7 and prefill.pool.shape.layers == 2
+        counts = decode.counts()
+        assert counts["spans_missing"] == counts["admitted_patched"] == 0 < counts["admitted_remote"]

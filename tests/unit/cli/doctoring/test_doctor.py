@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from cli.doctoring import doctor, machine
@@ -13,6 +14,7 @@ from engine.builtin import tiny
 from engine.cuda.device import Found
 from mesh.config.services import GatewayConfig
 from mesh.config.worker_config import DecodeConfig
+from tests.families.folders import saved
 
 KEYS = {"paths", "transports", "class", "fingerprint", "problems", "processor", "compiler", "memory", "gpu", "ports"}
 
@@ -47,6 +49,16 @@ def test_a_broken_model_hides_nothing_else(gateway: GatewayConfig, tmp_path: Pat
     assert report["class"] is None
     assert "config.json" in problems(report)
     assert report["transports"] and report["processor"]["cores"] > 0
+
+
+def test_the_pool_of_a_model_whose_windows_alternate_holds_more_tokens_than_its_pages_would_whole(
+    gateway: GatewayConfig, tmp_path: Path
+) -> None:
+    """Of two layers one has a window of 64 tokens."""
+    model = saved(tmp_path / "model", "gemma2", {"sliding_window": 64, "num_hidden_layers": 2}, dtype=torch.bfloat16)
+    config = DecodeConfig(model=model, cache_folder=tmp_path, pool_pages=200, page_tokens=16, chunk_tokens=32)
+    report = doctor.examine(gateway, config)
+    assert report["pool"]["tokens"] == (200 - (64 + 32) // 16 - 1) * 16
 
 
 def test_a_draft_that_cannot_go_with_the_model_is_a_problem_and_hides_nothing(

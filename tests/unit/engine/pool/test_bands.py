@@ -11,7 +11,8 @@ from engine.pool.pages import PagePool
 
 NOBODY = b""
 GEMMA_3 = (9, 9, 9, 9, 9, 0)
-PATTERNS = [GEMMA_3 * 2, (9, 0) * 13, (9, 9, 9, 0) * 8, (0, *(9,) * 6), (*GEMMA_3 * 4, 9, 9)]
+PATTERNS = [GEMMA_3 * 2, (9, 0) * 13, (9, 9, 9, 0) * 8, (0, *(9,) * 6)]
+PADDED = [(*GEMMA_3 * 5, 9, 9, 9, 9), (*GEMMA_3 * 4, 9, 9), (*GEMMA_3 * 10, 9, 9)]  # of 34, 26 and 62 layers
 
 
 @pytest.mark.parametrize("windows", [(), (0, 0, 0), (7, 7), (5, 9, 7)])
@@ -27,6 +28,26 @@ def test_bands_have_equally_many_layers_of_one_kind(windows: tuple[int, ...]) ->
     for layer, window in enumerate(windows):
         assert (bands.place(layer)[0] >= bands.count - bands.full) == (window == 0)
     assert bands.full * size == windows.count(0) and bands.window == 9
+
+
+@pytest.mark.parametrize(("windows", "count", "size"), [*zip(PADDED, (7, 7, 13), (5, 4, 5), strict=True)])
+def test_the_last_band_with_windows_may_have_fewer_layers(windows: tuple[int, ...], count: int, size: int) -> None:
+    bands = bands_of(windows)
+    assert (bands.count, bands.page_layers(len(windows))) == (count, size)
+    for layer, window in enumerate(windows):
+        assert (bands.place(layer)[0] >= bands.count - bands.full) == (window == 0)
+    assert len(set(bands.places)) == len(windows) < count * size <= len(windows) * 13 / 12
+
+
+@pytest.mark.parametrize("windows", PADDED)
+@pytest.mark.parametrize("step", [1, 3, 8, 100])
+def test_what_is_left_of_a_page_is_written_with_its_last_layer(windows: tuple[int, ...], step: int) -> None:
+    bands, seen = bands_of(windows), list[tuple[int, int]]()
+    for first in range(0, len(windows), step):
+        for each, begin, count in bands.spans(first, min(step, len(windows) - first)):
+            seen += [(band, place) for band in each for place in range(begin, begin + count)]
+    size = bands.page_layers(len(windows))
+    assert sorted(seen) == [(band, place) for band in range(bands.count) for place in range(size)]
 
 
 def test_gemma_3_has_six_bands_of_which_one_sees_everything() -> None:

@@ -34,6 +34,10 @@ def test_no_step_needs_more_pages_than_a_text_may_hold(chunk: int) -> None:
         assert Horizon(0, 4).most_pages(total, chunk) == pages_needed(total, 4)
 
 
+def test_where_all_layers_keep_the_same_pages_the_longest_text_has_all_of_the_pool() -> None:
+    assert Horizon(0, 4).longest_text(10, 8) == Horizon(16, 4).longest_text(10, 8) == 40
+
+
 def published(pool: PagePool, count: int) -> list[bytes]:
     pages = pool.take(count, NOBODY)
     assert pages is not None

@@ -50,6 +50,7 @@ def test_where_some_layers_have_windows_a_text_takes_all_pages_of_the_others() -
 def test_the_longest_text_of_a_pool_is_the_one_that_its_worker_takes(pages: int, windowed: int, full: int) -> None:
     one = alternating(pages, windowed=windowed, full=full)
     horizon, size = Horizon(16, one.hello.page_tokens, windowed + full, full), one.hello.page_tokens
+    assert one.pool_tokens == horizon.longest_text(pages, 8), "gateway and worker count alike"
     assert horizon.most_pages(one.pool_tokens, 8) <= pages < horizon.most_pages(one.pool_tokens + size, 8)
 
 
