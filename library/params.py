@@ -15,7 +15,10 @@ REFUSED: Mapping[str, str] = {
     "extra_args": "no worker reads it",
     "guided_decoding": "it was replaced by structured_outputs upstream",
 }
-_WHOLE = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_WHOLE = (
+    *("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"),
+    "thinking_token_budget",
+)
 _NUMBERS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
 _SWITCHES = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 _TEXTS, _IDS = ("bad_words",), ("stop_token_ids", "allowed_token_ids")
@@ -62,6 +65,7 @@ class SamplingParams:
     structured_outputs: Any = None  # StructuredOutputsParams, or a dict with one of its fields
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
+    thinking_token_budget: int | None = None  # tokens of reasoning, behind which its end is forced
     logits_processors: Any = field(default=None, repr=False)
     extra_args: Any = field(default=None, repr=False)
     guided_decoding: Any = field(default=None, repr=False)

@@ -74,6 +74,7 @@ async def parse_request(
         min_tokens=_present(stop, "min_tokens"),
         stop=tuple(stop.strings),
         stop_token_ids=tuple(stop.token_ids),
+        thinking_token_budget=_present(sampling, "thinking_token_budget"),
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
         skip_special=request.skip_special_tokens if request.HasField("skip_special_tokens") else True,
@@ -83,6 +84,7 @@ async def parse_request(
         reading=replace(prompt.reading, growing=growing),
         emitted=await _emitted(request.emitted, assets.context_tokens),
         grammar=await assets.grammars.compiled(form),
+        free_form=form is not None and form.free,
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)

@@ -47,6 +47,7 @@ RANGES: Mapping[str, Range] = {
     "top_k": Range(-1, 2**31 - 1),  # -1 is off, as 0 is
     "top_p": Range(0.0, 1.0, above=True),
     "min_p": Range(0.0, 1.0),
+    "thinking_token_budget": Range(-1, 2**31 - 1),  # -1 is no limit
     "seed": Range(-(2**63), SIXTY_FOUR_BITS),
     "top_logprobs": LISTED_LOGPROBS,
     "prompt_logprobs": LISTED_LOGPROBS,

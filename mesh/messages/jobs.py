@@ -83,6 +83,17 @@ class TokenBias:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """How much an answer may reason. A mark has, for each of its places, the tokens that may stand there."""
+
+    tokens: int  # of reasoning; behind them the mark `end` is forced
+    begin: tuple[TokenSequence, ...]  # opens the reasoning
+    end: tuple[TokenSequence, ...]  # closes it; the first token of each place is the one that is forced
+    barred: int = 0  # place of `begin` whose tokens cannot come once the budget is spent and the reasoning is over
+    begun: bool = False  # the prompt has opened the reasoning
+
+
+@dataclass(frozen=True, slots=True)
 class Adjustments:
     """How the logits of one request change before a token is drawn; engine/step/logit_rules.py has the order."""
 
@@ -94,6 +105,7 @@ class Adjustments:
     suppressed_ids: tuple[int, ...] = ()  # these are never drawn
     bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
     no_repeat_ngram: int = 0  # no sequence of this number of tokens may come twice in the text; 0: off
+    reasoning: ReasoningBudget | None = None  # None: the model reasons as long as it likes
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ _NAMES = {
     "logprobs": "top_logprobs_num",
     "top_logprobs": "top_logprobs_num",
     "prompt_logprobs": "logprob_start_len",
+    "thinking_token_budget": "max_thinking_tokens",
     "request_id": "rid",
 }
 
@@ -78,6 +79,7 @@ def _translate(body: SglangBody, ignored: list[str]) -> CompletionRequest:
         structured_outputs=given or None,
         logprobs=top,
         prompt_logprobs=None if start is None else top,
+        thinking_token_budget=body.max_thinking_tokens,
         numerics_class=body.numerics_class,
         receipt=body.receipt,
         **{name: getattr(wanted, name) for name in _SAME},

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from gateway.dialects.openai.beams import beams_of
+from gateway.dialects.openai.prompts import prompts_of, with_suffix
 from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.prompts.assets import Assets
-from gateway.prompts.fill_in import encode_gap
 from gateway.prompts.lengths import MAX_LISTED, validate_length
 from gateway.prompts.prompt import ChatPrompt, encode_chat
 from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
@@ -28,7 +27,6 @@ from gateway.validation.ranges import LISTED_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Adjustments
 
-MAX_PROMPTS = 256
 _SPELLED = {"salt": "cache_salt", "affinity": "session_id", "logprob_ids": "logprob_token_ids"}
 CHAT_FIELDS = ChatFields(
     messages="messages",
@@ -117,6 +115,7 @@ async def parse_chat(
         request,
         reading=replace(reading, growing=bool(body.stream)),
         grammar=await assets.grammars.compiled(form),
+        free_form=form is not None and form.free,
         field_names={**request.field_names, **({"grammar": form.field} if form else {})},
     )
 
@@ -143,9 +142,9 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     cut = cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body))
     special = body.add_special_tokens is not False
     answer = body.max_tokens != 0
-    for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
+    for prompt in prompts_of(body.prompt, None if cut else assets.context_tokens + (not answer)):
         if body.suffix:
-            ids = await _with_suffix(body, prompt, assets)
+            ids = await with_suffix(body, prompt, assets)
         elif isinstance(prompt, str):
             ids = await encode_cut(assets, prompt, cut, field="prompt", special=special)
         else:
@@ -160,6 +159,7 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             adjustments=adjustments,
             names={"top_logprobs": "logprobs"} | ({"grammar": form.field} if form else {}),
             grammar=grammar,
+            free_form=form is not None and form.free,
         )
         if body.echo and body.logprobs is not None:  # both lists are made of one computation
             request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
@@ -169,39 +169,12 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     return [replace(each, beside_tokens=together - len(each.prompt)) for each in requests]
 
 
-async def _with_suffix(body: CompletionRequest, prompt: Any, assets: Assets) -> tuple[int, ...]:
-    if not isinstance(prompt, str):
-        raise InvalidRequest("prompt", "prompt must be text where suffix is given: the gap stands between two texts")
-    for name in ("echo", "truncate_prompt_tokens"):
-        if getattr(body, name):
-            raise InvalidRequest(name, f"{name} and suffix exclude each other: leave one of them out")
-    return await encode_gap(assets, prompt, body.suffix or "")
-
-
 def _check_listed(requests: list[ClientRequest], field: str) -> None:
     """The lists of prompt logprobs stay in memory until the answer is sent."""
     listed = sum(len(each.prompt) * (1 + each.prompt_logprobs) for each in requests if each.prompt_logprobs is not None)
     if listed > MAX_LISTED:
         what = f"{field} would list more than {MAX_LISTED} logprobs: send fewer or shorter prompts, or ask for fewer"
         raise InvalidRequest(field, f"{what} likeliest tokens at each position")
-
-
-def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | None) -> list[Any]:
-    """Every prompt as text or as token ids. `context`: its limit; None: the prompt will be cut."""
-    if prompt is None:
-        raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
-    if isinstance(prompt, str):
-        return [prompt]
-    kinds = {type(entry) for entry in prompt}
-    if len(kinds) != 1:
-        raise InvalidRequest(
-            "prompt", "prompt must be a list of texts, of token ids, or of lists of token ids; not empty, not mixed"
-        )
-    if kinds == {int}:
-        if context is not None:
-            validate_length("prompt", len(prompt), context)
-        return [prompt]
-    return list(prompt)
 
 
 def _client_request(
@@ -213,6 +186,7 @@ def _client_request(
     adjustments: Adjustments | None,
     names: dict[str, str],
     grammar: str = "",
+    free_form: bool = False,
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
@@ -246,6 +220,7 @@ def _client_request(
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         adjustments=adjustments,
+        thinking_token_budget=body.thinking_token_budget,
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -259,6 +234,7 @@ def _client_request(
         deadline_seconds=caller.seconds_left,
         trace=caller.trace,
         grammar=grammar,
+        free_form=free_form,
         field_names=names,
     )
 

@@ -175,3 +175,39 @@ async def test_too_long_a_request_says_both_numbers_in_the_words_that_clients_lo
             error = (await client.post("/v1/completions", json=body)).json()["error"]
             assert "this model's maximum context length is 512 tokens" in error["message"] and "600" in error["message"]
             assert error["code"] == "context_length_exceeded" and error["reason"] == "CONTEXT_TOO_LONG"
+
+
+TURN: Any = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "So "}, {"type": "text", "text": "far"}]}]
+ECHOES: list[tuple[Any, Any, str]] = [
+    (TURN, {"continue_final_message": True}, "So far"),
+    (TURN, {}, "So far"),  # the answer and the message are an assistant's
+    (HI, {"add_generation_prompt": False}, "hi"),
+    (HI, {}, ""),  # the message is a user's, and the answer an assistant's
+]
+
+
+@pytest.mark.parametrize(("messages", "more", "echo"), ECHOES)
+async def test_a_chat_repeats_the_message_that_its_answer_belongs_to(
+    url: str, core: Any, messages: Any, more: Any, echo: str
+) -> None:
+    asked = {"messages": messages, "n": 2, "logprobs": True, **more}
+    whole = await whole_of(url, "/v1/chat/completions", echo=True, **asked)
+    assert [choice["message"]["content"] for choice in whole["choices"]] == [f"{echo}hello world"] * 2
+    frames = await frames_of(url, "/v1/chat/completions", echo=True, **asked)
+    texts = ["", ""]
+    for choice in (choice for frame in frames for choice in frame["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == [f"{echo}hello world"] * 2
+    logprobs = [len(c["logprobs"]["content"]) for frame in frames for c in frame["choices"] if c.get("logprobs")]
+    assert sum(logprobs) == 2 * len(whole["choices"][0]["logprobs"]["content"]), "the message has none"
+    plain = await whole_of(url, "/v1/chat/completions", **asked)
+    assert [choice["message"]["content"] for choice in plain["choices"]] == ["hello world"] * 2  # negative control
+    assert plain["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+async def test_a_repeated_message_stands_in_front_of_calls_and_of_no_answer(url: str, core: Any) -> None:
+    asked = {"messages": TURN, "continue_final_message": True, "echo": True}
+    whole = await whole_of(url, "/v1/chat/completions", **asked, max_tokens=0)
+    assert whole["choices"][0]["message"]["content"] == "So far"
+    frames = await frames_of(url, "/v1/chat/completions", **asked, max_tokens=0)
+    assert [frame["choices"][0]["delta"].get("content") for frame in frames] == ["", "So far", None]
