@@ -117,7 +117,7 @@ class SamplingParams:
             }
 
     def _check_ranges(self) -> None:
-        from gateway.validation.ranges import ADJUSTMENTS, RANGES
+        from gateway.validation.ranges import ADJUSTMENTS, RANGES, Range
 
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
@@ -125,7 +125,8 @@ class SamplingParams:
             raise ValueError(f"n must be at least 1, not {self.n}")
         if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
             raise ValueError(f"min_tokens must be from 0 to max_tokens ({self.max_tokens}), not {self.min_tokens}")
-        ranges = {**RANGES, **ADJUSTMENTS, "logprobs": RANGES["top_logprobs"]}
+        listed = Range(-1)  # the mesh knows how many it lists; -1: the whole vocabulary
+        ranges = {**RANGES, **ADJUSTMENTS, "logprobs": listed, "prompt_logprobs": listed}
         for name, bounds in ranges.items():
             value = getattr(self, name, None)
             if value is not None and not bounds.holds(value):

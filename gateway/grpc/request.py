@@ -25,7 +25,6 @@ from gateway.tracing.record import RequestRecord
 from gateway.validation.adjustments import find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.ranges import MAX_TOP_LOGPROBS
 from gateway.validation.validate import MAX_CHOICES
 from mesh.errors import InvalidRequest
 
@@ -56,7 +55,7 @@ async def parse_request(
     _limit(names.others["stop"], stop.strings, MOST_STOPS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
     prompt = await parse_prompt(request, assets, names, context or assets.context_tokens)
-    _check_listed(request, prompt, names)
+    _check_listed(request, prompt, names, assets.vocabulary)
     form = await _form(request, prompt, assets, names)
     return ClientRequest(
         request_id=call.request_id,
@@ -162,9 +161,9 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return spelled_class(numerics_class.name, numerics_class.fingerprint)
 
 
-def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names) -> None:
+def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names, vocabulary: int) -> None:
     """The logprobs of a prompt stay in memory until they are sent."""
-    top = min(request.prompt_logprobs, MAX_TOP_LOGPROBS)
+    top = min(request.prompt_logprobs, vocabulary)
     if request.HasField("prompt_logprobs") and len(prompt.ids) * (1 + top) > names.listed:
         field = names.others.get("prompt_logprobs", "prompt_logprobs")
         what = f"{field} would list more than {names.listed} logprobs: send a shorter prompt, or ask for fewer"

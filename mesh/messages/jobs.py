@@ -8,6 +8,7 @@ from enum import Enum
 
 from mesh.messages.hashing import cache_salt
 
+FEW_LISTED = 20  # likeliest tokens of a position that every worker lists
 _TICKET = struct.Struct("<QQ16s")
 
 
@@ -128,8 +129,9 @@ class Sampling:
 
     @property
     def reads_logits(self) -> bool:
-        """Whether a worker must change or look up single logits of the request, which those on GPUs do not do."""
-        return self.adjustments is not None or bool(self.logprob_ids)
+        """Whether a worker must change or look up single logits of the request, or list many, which those on GPUs do
+        not do."""
+        return self.adjustments is not None or bool(self.logprob_ids) or (self.top_logprobs or 0) > FEW_LISTED
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""

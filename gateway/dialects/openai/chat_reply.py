@@ -3,19 +3,21 @@
 Step 8 of a request's life over HTTP."""
 
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from gateway.answers.events import Delta
 from gateway.dialects.common.sse import ChatFrames, with_member
 from gateway.dialects.described.answers import ChatAnswer
 from gateway.dialects.openai.answer import (
     ChatScores,
+    Json,
     chat_choice,
     chat_logprobs,
     finish_fields,
     reasoning_fields,
     tool_pieces,
 )
-from gateway.dialects.openai.reply import BaseReply, Pairs, whole_choices
+from gateway.dialects.openai.reply import BaseReply, Pairs, made, whole_choices
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.openai.types import ChatRequest
 from gateway.prompts.assets import Assets
@@ -48,18 +50,21 @@ class ChatReply(BaseReply):
                 if self._echo:
                     yield self.shown(frames.text(event.index, self._echo, None))
             if isinstance(event, Delta):
-                logprobs = chat_logprobs(self._names, event.tokens) if self._with_logprobs else None
                 also = self.ids_of(event)
                 if event.reasoning and self._with_reasoning:
                     yield self.shown(frames.delta(event.index, reasoning_fields(event.reasoning)))
-                if event.text or logprobs is not None or also:
-                    yield self.shown(frames.text(event.index, event.text, logprobs, also))
+                if event.text or self._with_logprobs or also:
+                    yield self.shown(await made(partial(self._text, event, also), event))
                 if event.calls:
                     yield self.shown(frames.delta(event.index, {"tool_calls": tool_pieces(event.calls)}))
             else:
                 yield self.shown(frames.finish(event.index, finish_fields(event), self.fingerprint))
         if last := await self.last_frame(frames):
             yield last
+
+    def _text(self, event: Delta, also: Json) -> bytes:
+        logprobs = chat_logprobs(self._names, event.tokens) if self._with_logprobs else None
+        return self._frames.text(event.index, event.text, logprobs, also)
 
     def _scores(self) -> ChatScores | None:
         return ChatScores(self._names) if self._with_logprobs else None

@@ -5,6 +5,7 @@ numbering."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,9 +15,9 @@ from gateway.answers.events import Delta, merge
 from gateway.dialects.common.pieces import in_thread
 from gateway.dialects.common.sse import CompletionFrames
 from gateway.dialects.described.answers import CompletionAnswer, CompletionAnswerChoice
-from gateway.dialects.openai.answer import CompletionScores, completion_choice, completion_logprobs, finish_fields
+from gateway.dialects.openai.answer import CompletionScores, Json, completion_choice, completion_logprobs, finish_fields
 from gateway.dialects.openai.prompt_logprobs import EchoedSlice, echoed_slices
-from gateway.dialects.openai.reply import BaseReply, Pairs, numbered, whole_choices
+from gateway.dialects.openai.reply import BaseReply, Pairs, likeliest, made, numbered, whole_choices
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.openai.types import CompletionRequest
 from gateway.prompts.assets import Assets
@@ -35,7 +36,7 @@ class CompletionReply(BaseReply):
         self._with_logprobs = body.logprobs is not None
         self._echo = [assets.tokenizer.decode(request.prompt) if body.echo else "" for request, _ in pairs]
         self._skip_special = body.skip_special_tokens is not False
-        self._echo_top = body.logprobs if body.echo else None  # logprobs of the prompts too
+        self._echo_top = likeliest(body.logprobs, assets) if body.echo else None  # logprobs of the prompts too
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
         frames = self._frames
@@ -54,21 +55,24 @@ class CompletionReply(BaseReply):
                     lists = {name: msgspec.Raw(b"[%b]" % items) for name, items in each.items.items()}
                     yield self.shown(frames.text(index, each.text, lists))
             if isinstance(event, Delta):
-                logprobs = None
-                if self._with_logprobs:
-                    logprobs = completion_logprobs(
-                        self._names, event.tokens, [bases[index] + offset for offset in event.offsets]
-                    )
                 also = self.ids_of(event)
                 if also and index // self._choices not in begun:
                     also |= {"prompt_token_ids": self._pairs[index // self._choices][0].prompt}
                     begun.add(index // self._choices)
-                if event.text or logprobs is not None or also:
-                    yield self.shown(frames.text(index, event.text, logprobs, also))
+                if event.text or self._with_logprobs or also:
+                    yield self.shown(await made(partial(self._text, event, bases[index], also), event))
             else:
                 yield self.shown(frames.finish(index, finish_fields(event), self.fingerprint))
         if last := await self.last_frame(frames):
             yield last
+
+    def _text(self, event: Delta, base: int, also: Json) -> bytes:
+        """`base`: characters of the prompt that the choice repeats."""
+        logprobs = None
+        if self._with_logprobs:
+            offsets = [base + offset for offset in event.offsets]
+            logprobs = completion_logprobs(self._names, event.tokens, offsets)
+        return self._frames.text(event.index, event.text, logprobs, also)
 
     def _scores(self) -> CompletionScores | None:
         return CompletionScores(self._names) if self._with_logprobs else None

@@ -3,9 +3,11 @@
 Step 8 of a request's life over HTTP. Those of the OpenAI API are gateway/dialects/openai/chat_reply.py and
 gateway/dialects/openai/completion_reply.py."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from gateway.answers.answer import Answer
 from gateway.answers.events import Delta, Event
@@ -31,6 +33,8 @@ from gateway.receipts.receipts import OpenReceipt, noted_events
 from gateway.validation.client_request import ClientRequest
 
 Pairs = Sequence[tuple[ClientRequest, Answer]]
+Made = TypeVar("Made")
+MANY_LISTED = 1024  # likeliest tokens whose text takes a good part of a millisecond
 
 
 class Reply(Protocol):
@@ -65,7 +69,7 @@ class BaseReply:
         self._id = f"{self.prefix}-{self.request_id}"
         self._created = created
         self._model = body.model or assets.name
-        self._prompt_top = body.prompt_logprobs
+        self._prompt_top = likeliest(body.prompt_logprobs, assets)
         self._receipt = receipt
 
     def shorten(self, sender: Callable[[bytes, bytes], SendText]) -> None:
@@ -124,6 +128,18 @@ class BaseReply:
         return head | {"usage": self.usage(), "timings": self.timings(), "system_fingerprint": self.fingerprint}
 
 
+def likeliest(asked: int | None, assets: Assets) -> int | None:
+    """How many likeliest tokens are listed at each position; None: none are wanted."""
+    return assets.vocabulary if asked == -1 else asked
+
+
+async def made(make: Callable[[], Made], event: Event) -> Made:
+    """What `make` makes of an event: in a thread where it lists so many tokens that others would wait."""
+    if isinstance(event, Delta) and sum(len(token.top_ids) for token in event.tokens) > MANY_LISTED:
+        return await asyncio.to_thread(make)
+    return make()
+
+
 async def whole_choices(events: AsyncIterator[Event], scores: Callable[[], Scores | None]) -> list[WholeChoice[Scores]]:
     """`scores`: what collects the logprobs of a choice."""
     wholes: dict[int, WholeChoice[Scores]] = {}
@@ -131,7 +147,7 @@ async def whole_choices(events: AsyncIterator[Event], scores: Callable[[], Score
         whole = wholes.get(event.index)
         if whole is None:
             whole = wholes[event.index] = WholeChoice(event.index, scores())
-        whole.add(event)
+        await made(partial(whole.add, event), event)
     return [wholes[index] for index in sorted(wholes)]
 
 

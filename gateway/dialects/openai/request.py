@@ -23,7 +23,8 @@ from gateway.tracing.record import RequestRecord, unrecorded
 from gateway.validation.adjustments import AdjustmentFields, find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.ranges import LISTED_LOGPROBS
+from gateway.validation.listed import listed_count
+from gateway.validation.ranges import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Adjustments
 
@@ -58,6 +59,7 @@ class HttpCaller:
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
+    most_logprobs: int = MAX_TOP_LOGPROBS  # the setting max_logprobs
     context_tokens: int = 0  # smaller context of the model and its attached workers; 0: not known
     deadline: float | None = None  # when the client stops waiting, by the event loop's clock; None: it does not say
 
@@ -95,6 +97,7 @@ async def parse_chat(
         body,
         caller,
         prompt=ids if cut is None else cut.cut(ids),
+        vocabulary=assets.vocabulary,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         adjustments=await _adjustments(body, assets),
         names={"prompt": fields.messages, **spelling.names},
@@ -155,14 +158,15 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             body,
             caller,
             prompt=ids,
+            vocabulary=assets.vocabulary,
             top_logprobs=body.logprobs,
             adjustments=adjustments,
             names={"top_logprobs": "logprobs"} | ({"grammar": form.field} if form else {}),
             grammar=grammar,
             free_form=form is not None and form.free,
         )
-        if body.echo and body.logprobs is not None:  # both lists are made of one computation
-            request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
+        if body.echo and request.top_logprobs is not None:  # both lists are made of one computation
+            request = replace(request, prompt_logprobs=max(request.top_logprobs, request.prompt_logprobs or 0))
         requests.append(request)
         _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
     together = sum(len(prompt) for prompt in {each.prompt for each in requests})
@@ -182,6 +186,7 @@ def _client_request(
     caller: HttpCaller,
     *,
     prompt: tuple[int, ...],
+    vocabulary: int,
     top_logprobs: int | None,
     adjustments: Adjustments | None,
     names: dict[str, str],
@@ -192,12 +197,11 @@ def _client_request(
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not available when stream=true")
-    if body.prompt_logprobs is not None and not LISTED_LOGPROBS.holds(body.prompt_logprobs):
-        what = f"prompt_logprobs must be {LISTED_LOGPROBS.words}, not {body.prompt_logprobs}"
-        raise InvalidRequest("prompt_logprobs", what)
     if body.stream and body.best_of not in (None, body.n or 1):
         raise InvalidRequest("best_of", "best_of above n cannot be streamed: which choices are best is known last")
     names, max_tokens = {**_SPELLED, **names}, body.max_tokens
+    most, field = caller.most_logprobs, names.get("top_logprobs", "top_logprobs")
+    top_logprobs = listed_count(top_logprobs, field, most, vocabulary)
     if body.max_completion_tokens is not None:
         names["max_tokens"], max_tokens = "max_completion_tokens", body.max_completion_tokens
     if body.prompt_cache_key is not None:
@@ -205,7 +209,7 @@ def _client_request(
     return ClientRequest(
         request_id=caller.request_id,
         prompt=prompt,
-        prompt_logprobs=body.prompt_logprobs,
+        prompt_logprobs=listed_count(body.prompt_logprobs, "prompt_logprobs", most, vocabulary),
         model=body.model,
         n=body.n,
         best_of=None if body.use_beam_search else body.best_of,

@@ -14,7 +14,7 @@ from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIASES
 from gateway.validation.logits import MAX_LOGPROB_IDS
-from gateway.validation.ranges import ADJUSTMENTS, BIASES, LISTED_LOGPROBS, RANGES, Range
+from gateway.validation.ranges import ADJUSTMENTS, BIASES, RANGES, Range, listed_range
 from gateway.validation.validate import (
     MAX_AFFINITY_CHARACTERS,
     MAX_CHOICES,
@@ -124,6 +124,7 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
     context, ids = model.context_tokens, {"type": "integer", "minimum": 0, "maximum": model.vocabulary - 1}
     count, tokens = Range(1, min(MAX_CHOICES, limits.choices)).schema, Range(0, context).schema
     text = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
+    listed = listed_range(limits.max_logprobs, model.vocabulary)
     digits = {"pattern": "^[0-9]{1,19}$"}
     return {
         "n": {"integer": count},
@@ -153,7 +154,7 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
         "stop_token_ids": {"array": {"maxItems": MAX_STOP_IDS, "items": ids}},
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
         "truncation_side": {"string": {"enum": ["left", "right"]}},
-        **{key: {"integer": LISTED_LOGPROBS.schema} for key in _LISTED},
+        **{key: {"integer": listed.schema} for key in _LISTED},
         "logprob_token_ids": {"array": {"maxItems": MAX_LOGPROB_IDS, "uniqueItems": True, "items": ids}},
         "logprob_start_len": {"integer": {"minimum": -1}},
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},

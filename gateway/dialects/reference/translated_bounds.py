@@ -9,7 +9,7 @@ from typing import Any
 from gateway.dialects.reference.models import DescribedModel
 from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
-from gateway.validation.ranges import RANGES
+from gateway.validation.ranges import MAX_TOP_LOGPROBS, RANGES
 from gateway.validation.validate import MAX_STOP_CHARACTERS
 from mesh.config.door_config import DoorConfig
 
@@ -116,6 +116,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         "ResponsesRequest": {
             "input": {"array": {"minItems": 1, "items": {"anyOf": _ITEMS}}},
             "max_output_tokens": {"integer": tokens},
+            "top_logprobs": {"integer": {"minimum": 0, "maximum": MAX_TOP_LOGPROBS}},
             "tools": _tools("parameters", kind="function", needs="type name"),
             **{name: {"boolean": {"enum": [False]}} for name in ("store", "background")},
             "truncation": {"string": {"enum": ["disabled"]}},
