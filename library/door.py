@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from library.prompts import GivenPrompt
 Json = dict[str, Any]
 MOST_ANSWER_BYTES = 1 << 30
 _NOT_ENABLED = "gateway.load_adapters"  # the setting that an error of the mesh names
+MOST_NAMED = 1000  # candidates of a token whose texts are asked for
 _ID = "token_id:"  # begins the name of a token whose id is its name
 
 
@@ -161,7 +163,8 @@ class ModelDoor:
                     yield event
 
     async def _name(self, every: Sequence[Logprobs]) -> None:
-        """Fill in the texts of the tokens."""
+        """Fill in the texts of the tokens, where they are not too many."""
+        every = [each for each in every if max(map(len, each)) <= MOST_NAMED]
         unknown = {token for each in every for position in each for token in position} - self._names.keys()
         texts = await asyncio.gather(*(self.decode([token]) for token in unknown))
         self._names.update(zip(unknown, texts, strict=True))
@@ -210,14 +213,14 @@ def _add(output: CompletionOutput, choice: Json, params: SamplingParams) -> None
     output.token_ids += choice.get("token_ids") or ()
     output.text += choice["text"] if params.detokenize else ""
     if choice.get("logprobs"):
-        likely, taken = _likely(choice["logprobs"], params.logprobs or 0)
+        likely, taken = _likely(choice["logprobs"], math.inf if params.logprobs == -1 else params.logprobs or 0)
         output.logprobs = (output.logprobs or []) + likely
         output.cumulative_logprob = (output.cumulative_logprob or 0.0) + taken
     if choice.get("finish_reason") is not None:
         output.finish_reason, output.stop_reason = choice["finish_reason"], choice.get("stop_reason")
 
 
-def _likely(logprobs: Json, asked: int) -> tuple[Logprobs, float]:
+def _likely(logprobs: Json, asked: float) -> tuple[Logprobs, float]:
     """The candidates of each token, and the sum of the logprobs of those that were taken. Behind the most likely ones,
     as many as were asked for, comes the token that was taken if it is none of these."""
     found: Logprobs = []

@@ -15,7 +15,10 @@ REFUSED: Mapping[str, str] = {
     "extra_args": "no worker reads it",
     "guided_decoding": "it was replaced by structured_outputs upstream",
 }
-_WHOLE = ("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens")
+_WHOLE = (
+    *("n", "top_k", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"),
+    "thinking_token_budget",
+)
 _NUMBERS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "min_p")
 _SWITCHES = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 _TEXTS, _IDS = ("bad_words",), ("stop_token_ids", "allowed_token_ids")
@@ -62,6 +65,7 @@ class SamplingParams:
     structured_outputs: Any = None  # StructuredOutputsParams, or a dict with one of its fields
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
+    thinking_token_budget: int | None = None  # tokens of reasoning, behind which its end is forced
     logits_processors: Any = field(default=None, repr=False)
     extra_args: Any = field(default=None, repr=False)
     guided_decoding: Any = field(default=None, repr=False)
@@ -113,7 +117,7 @@ class SamplingParams:
             }
 
     def _check_ranges(self) -> None:
-        from gateway.validation.ranges import ADJUSTMENTS, RANGES
+        from gateway.validation.ranges import ADJUSTMENTS, RANGES, Range
 
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, not {self.max_tokens}")
@@ -121,7 +125,8 @@ class SamplingParams:
             raise ValueError(f"n must be at least 1, not {self.n}")
         if self.min_tokens < 0 or self.min_tokens > (self.max_tokens or self.min_tokens):
             raise ValueError(f"min_tokens must be from 0 to max_tokens ({self.max_tokens}), not {self.min_tokens}")
-        ranges = {**RANGES, **ADJUSTMENTS, "logprobs": RANGES["top_logprobs"]}
+        listed = Range(-1)  # the mesh knows how many it lists; -1: the whole vocabulary
+        ranges = {**RANGES, **ADJUSTMENTS, "logprobs": listed, "prompt_logprobs": listed}
         for name, bounds in ranges.items():
             value = getattr(self, name, None)
             if value is not None and not bounds.holds(value):

@@ -40,12 +40,12 @@ WITHOUT_EFFECT = (
 REFUSED = {
     "download_dir": "models lie in the cache of Hugging Face's tools: set HF_HOME",
     "revision": "write it behind the model's name, as in ORG/NAME@REVISION",
-    "max_logprobs": "20 logprobs are the most",
 }
 RENAMED = {
     "enable_lora": "gateway.load_adapters",
     "enable_prefix_caching": "worker.prefix_cache",
     "block_size": "worker.page_tokens",
+    "max_logprobs": "gateway.max_logprobs",
 }
 
 

@@ -19,7 +19,8 @@ Json = dict[str, Any]
 FRACTIONS = ("temperature", "top_p", "min_p")
 PENALTIES = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}  # with what changes nothing
 SENT = ("n", "best_of", "ignore_eos", "skip_special_tokens")  # besides, where the user gives no request
-SAMPLING = (*FRACTIONS, "top_k", "seed", "n", "best_of", *PENALTIES)  # fields of SamplingOptions
+BUDGET = "thinking_token_budget"  # stands in the receipts of requests that have it
+SAMPLING = (*FRACTIONS, "top_k", "seed", "n", "best_of", *PENALTIES, BUDGET)  # fields of SamplingOptions
 
 
 def bodies(receipt: Receipt, request: Mapping[str, Any] | None, text: str | None, *, chat: bool) -> Iterator[Json]:
@@ -29,6 +30,8 @@ def bodies(receipt: Receipt, request: Mapping[str, Any] | None, text: str | None
     else:
         whole = as_openai(request, (receipt.parameters or {}).get("max_tokens"))
         given = {name: value for name, value in whole.items() if name not in ("stream", "stream_options")}
+        if (receipt.parameters or {}).get(BUDGET) is None:  # a message's budget, which a model without reasoning keeps
+            given.pop(BUDGET, None)
     prompts = [None] if "messages" in given else prompts_of(given.get("prompt"))
     if len(prompts) != len(receipt.prompts):
         raise ReceiptError(f"the receipt has {len(receipt.prompts)} prompts, the request has {len(prompts)}")
@@ -62,6 +65,8 @@ def completed(receipt: Receipt, number: int, given: Mapping[str, Any]) -> Json:
             known["min_tokens"] = parameters["min_tokens"]
         penalties = {name: float(parameters[name]) for name in PENALTIES}
         known |= {name: value for name, value in penalties.items() if value != PENALTIES[name]}
+        if (budget := parameters.get(BUDGET)) is not None:
+            known[BUDGET] = int(budget)
         if given.get("max_completion_tokens") is None:
             known["max_tokens"] = parameters["max_tokens"]
     except (KeyError, TypeError, ValueError) as error:

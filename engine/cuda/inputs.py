@@ -55,7 +55,7 @@ def _fill_sampling(
 ) -> None:
     rows = sampled_rows(pieces)
     if any(one.reads_logits for one, _ in rows):
-        what = "a request adjusts its logits or looks them up"
+        what = "a request adjusts its logits, looks them up or lists many"
         raise ValueError(f"{what}, which a GPU does not do; the gateway must not send it here")
     count = len(rows)
     for name in ("seed", "choice", "position", "top_k", "n_top", "temperature", "min_p"):

@@ -10,9 +10,10 @@ from functools import lru_cache
 from math import prod
 
 from engine.step.plan import Piece
+from mesh.messages.jobs import FEW_LISTED
 
 MOST_FEW = 16  # rows of a sequence whose attention is split
-MOST_TOPS = 20  # best logprobs that a row may want
+MOST_TOPS = FEW_LISTED  # best logprobs that a row may want
 _FIRST_WIDTH_TOKENS, _WIDER = 1024, 4  # block tables are as wide as one of a few sizes
 _ALIGN_WORDS = 4  # 16 bytes, so that a kernel is compiled once
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.step.reasoning_limit import ReasoningLimit
 from mesh.messages.jobs import Adjustments, Sampling, TokenBias, TokenSequence
 
 Floats = NDArray[np.float32]
@@ -29,8 +30,8 @@ class LogitRule(Protocol):
 
 
 def rules_of(sampling: Sampling) -> list[LogitRule]:
-    """The rules of a request. Bans come last, and the repetition bans at the very end: they give way where they would
-    leave no token at all."""
+    """The rules of a request. Bans come last, then what ends reasoning, and the repetition bans at the very end: they
+    give way where they would leave no token at all."""
     wanted = sampling.adjustments or Adjustments()
     rules = list[LogitRule]()
     if wanted.biases:
@@ -41,6 +42,8 @@ def rules_of(sampling: Sampling) -> list[LogitRule]:
         rules.append(EmittedPenalties(wanted.frequency_penalty, wanted.presence_penalty))
     if wanted.allowed or wanted.suppressed_ids:
         rules.append(Bans(wanted))
+    if wanted.reasoning is not None:
+        rules.append(ReasoningLimit(wanted.reasoning))
     if wanted.bad_words or wanted.no_repeat_ngram:
         rules.append(RepetitionBans(wanted.bad_words, wanted.no_repeat_ngram))
     return rules

@@ -18,7 +18,7 @@ from baton_kernels.draft import SamplingArrays
 from engine.step.logits import Banned, LogitAdjuster
 from engine.step.masks import add_bans, is_late, taken
 from engine.step.plan import Piece, Sampled
-from mesh.messages.jobs import Sampling
+from mesh.messages.jobs import FEW_LISTED, Sampling
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
@@ -35,7 +35,7 @@ def sample(
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
-    tops = [0 if params.logprob_ids else min(params.top_logprobs or 0, vocab) for params, _ in rows]
+    tops = [0 if _listed_alone(params) else min(params.top_logprobs or 0, vocab) for params, _ in rows]
     arrays = sampling_arrays(rows, vocab)
     banned, masks = banned_stops(arrays), taken(pieces)
     if any(masks):
@@ -47,7 +47,7 @@ def sample(
         entries: Iterable[Sampled] = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
         entries = map(_entry, *(array.tolist() for array in drawn), tops)
-    if any(params.logprob_ids for params, _ in rows):
+    if any(_listed_alone(params) for params, _ in rows):
         entries = _with_wanted(entries, rows, logits)
     drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
     return tuple(
@@ -56,13 +56,28 @@ def sample(
 
 
 def _with_wanted(entries: Iterable[Sampled], rows: Sequence[tuple[Sampling, int]], logits: Floats) -> Iterator[Sampled]:
-    """The sampled tokens, those of requests that name tokens with the logprobs of these."""
+    """The sampled tokens, with what is listed for a row alone."""
     for entry, (params, _), row in zip(entries, rows, logits, strict=True):
-        if not params.logprob_ids:
+        if not _listed_alone(params):
             yield entry
-            continue
-        found = logprobs_of(params.logprob_ids, row)
-        yield replace(entry, top_ids=params.logprob_ids, top_logprobs=tuple(found.tolist()))
+        elif params.logprob_ids:
+            found = logprobs_of(params.logprob_ids, row)
+            yield replace(entry, top_ids=params.logprob_ids, top_logprobs=tuple(found.tolist()))
+        else:
+            ids, found = _likeliest(row, min(params.top_logprobs or 0, len(row)))
+            yield replace(entry, top_ids=tuple(ids.tolist()), top_logprobs=tuple(found.tolist()))
+
+
+def _listed_alone(params: Sampling) -> bool:
+    """Whether a row of the request lists its own tokens, or so many that lists of this length for all rows of the batch
+    would cost the others more than their tokens."""
+    return bool(params.logprob_ids) or (params.top_logprobs or 0) > FEW_LISTED
+
+
+def _likeliest(row: Floats, count: int) -> tuple[Ints, Floats]:
+    """The likeliest tokens of one row with their logprobs."""
+    drawn = draw(row[None], sampling_arrays([(Sampling(), 0)], len(row)), None, tops=np.array([count], np.int32))
+    return drawn.top_ids[0], drawn.top_logprobs[0]
 
 
 def logprobs_of(ids: Sequence[int], row: Floats) -> Floats:
@@ -74,11 +89,11 @@ def logprobs_of(ids: Sequence[int], row: Floats) -> Floats:
     if not finite.size:
         return found
     count = int(np.count_nonzero(row >= finite.min()))
-    drawn = draw(row[None], sampling_arrays([(Sampling(), 0)], len(row)), None, tops=np.array([count], np.int32))
+    likeliest, logprobs = _likeliest(row, count)
     place = np.full(len(row), -1, np.int64)
-    place[drawn.top_ids[0]] = np.arange(count)
+    place[likeliest] = np.arange(count)
     where = place[wanted]
-    return np.where(where >= 0, drawn.top_logprobs[0][where], found)
+    return np.where(where >= 0, logprobs[where], found)
 
 
 def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], top: int) -> Sampled:

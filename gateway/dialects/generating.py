@@ -17,7 +17,9 @@ from gateway.dialects.common.out import JSON, HttpOut
 from gateway.dialects.common.pieces import encode_pieces
 from gateway.dialects.common.plain_post import HttpHost
 from gateway.dialects.endpoints.endpoint import ApiEndpoint
-from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
+from gateway.dialects.openai.chat_reply import ChatReply
+from gateway.dialects.openai.completion_reply import CompletionReply
+from gateway.dialects.openai.reply import Reply
 from gateway.dialects.openai.request import HttpCaller
 from gateway.dialects.spoken import DIALECTS
 from gateway.fairness.loop_turns import Turns

@@ -17,7 +17,9 @@ from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import NAMES, AskedOllama, as_completion, translate_chat, translate_generate
 from gateway.dialects.ollama.types import OllamaChatRequest, OllamaGenerateRequest
-from gateway.dialects.openai.reply import ChatReply, CompletionReply, Reply
+from gateway.dialects.openai.chat_reply import ChatReply
+from gateway.dialects.openai.completion_reply import CompletionReply
+from gateway.dialects.openai.reply import Reply
 from gateway.dialects.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.dialects.openai.types import ChatRequest, CompletionRequest
 from gateway.dialects.opening import BegunAnswers, Opened
@@ -135,9 +137,12 @@ class Messages:
         return [replace(request, max_tokens=room) if fills else request]
 
     async def _parsed(self, opened: Opened[MessagesRequest]) -> ClientRequest:
-        continued = opened.asked.continued
+        continued, plain = opened.asked.continued, opened.plain
+        if opened.assets.reasoning is None and opened.asked.thinking_budget is not None:
+            # Clients of this API name a budget to every model; one that does not reason keeps any.
+            plain = msgspec.structs.replace(plain, thinking_token_budget=None)
         try:
-            return await parse_chat(opened.plain, opened.assets, opened.caller, opened.asked.chat.spelling)
+            return await parse_chat(plain, opened.assets, opened.caller, opened.asked.chat.spelling)
         except InvalidRequest as error:
             if error.field != CONTINUED or continued is None:
                 raise

@@ -146,7 +146,8 @@ class Opening:
         trace.asked[semconv.REQUEST_STREAM] = isinstance(body, CommonRequest) and bool(body.stream)
         assets = self._models.of(trace.model)
         context = self._core.facts(trace.model).context(assets.context_tokens)
-        return replace(caller, request_id=trace.request_id, context_tokens=context), assets
+        most = self._core.limits.max_logprobs
+        return replace(caller, request_id=trace.request_id, context_tokens=context, most_logprobs=most), assets
 
     async def _validated(self, requests: Sequence[ClientRequest], assets: Assets) -> list[ValidRequest]:
         valid = list[ValidRequest]()

@@ -44,6 +44,7 @@ NAMES = Names(
                 "bad_words",
                 "allowed_token_ids",
                 "best_of",
+                "thinking_token_budget",
             )
         },
         "max_tokens": "stop.max_tokens",

@@ -25,7 +25,6 @@ from gateway.tracing.record import RequestRecord
 from gateway.validation.adjustments import find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.ranges import MAX_TOP_LOGPROBS
 from gateway.validation.validate import MAX_CHOICES
 from mesh.errors import InvalidRequest
 
@@ -56,7 +55,7 @@ async def parse_request(
     _limit(names.others["stop"], stop.strings, MOST_STOPS)
     _limit(names.others["stop_token_ids"], stop.token_ids, assets.vocabulary)
     prompt = await parse_prompt(request, assets, names, context or assets.context_tokens)
-    _check_listed(request, prompt, names)
+    _check_listed(request, prompt, names, assets.vocabulary)
     form = await _form(request, prompt, assets, names)
     return ClientRequest(
         request_id=call.request_id,
@@ -74,6 +73,7 @@ async def parse_request(
         min_tokens=_present(stop, "min_tokens"),
         stop=tuple(stop.strings),
         stop_token_ids=tuple(stop.token_ids),
+        thinking_token_budget=_present(sampling, "thinking_token_budget"),
         ignore_eos=stop.ignore_eos,
         include_stop=stop.include_stop_string,
         skip_special=request.skip_special_tokens if request.HasField("skip_special_tokens") else True,
@@ -83,6 +83,7 @@ async def parse_request(
         reading=replace(prompt.reading, growing=growing),
         emitted=await _emitted(request.emitted, assets.context_tokens),
         grammar=await assets.grammars.compiled(form),
+        free_form=form is not None and form.free,
         numerics=numerics_of(request.numerics_class) if request.HasField("numerics_class") else "",
         numerics_of={
             choice.index: numerics_of(choice.numerics_class)
@@ -160,9 +161,9 @@ def numerics_of(numerics_class: pb.NumericsClass) -> str:
     return spelled_class(numerics_class.name, numerics_class.fingerprint)
 
 
-def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names) -> None:
+def _check_listed(request: pb.GenerateRequest, prompt: ParsedPrompt, names: Names, vocabulary: int) -> None:
     """The logprobs of a prompt stay in memory until they are sent."""
-    top = min(request.prompt_logprobs, MAX_TOP_LOGPROBS)
+    top = min(request.prompt_logprobs, vocabulary)
     if request.HasField("prompt_logprobs") and len(prompt.ids) * (1 + top) > names.listed:
         field = names.others.get("prompt_logprobs", "prompt_logprobs")
         what = f"{field} would list more than {names.listed} logprobs: send a shorter prompt, or ask for fewer"

@@ -17,6 +17,7 @@ from gateway.text.controls import ControlTokens
 from gateway.text.formats import AUTO, HARMONY_ENDS, ReasoningFormat, ToolFormat, reasoning_format
 from gateway.text.generation import read_defaults
 from gateway.text.jinja import Now
+from gateway.text.mark_tokens import mark_places
 from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
 from gateway.text.templates import DEFAULT, TOOL_USE, load_templates
 from gateway.text.tokenizer import ModelTokenizer
@@ -24,6 +25,7 @@ from gateway.text.tokenizer_files import AssetError, load_tokenizer, token_names
 from gateway.text.tools import tool_support
 from mesh.config.config_checks import ConfigError
 from mesh.config.small_files import UnfitFile, read_small
+from mesh.messages.jobs import ReasoningBudget
 
 __all__ = ["AssetError", "Assets", "Defaults", "load_assets"]
 
@@ -64,6 +66,14 @@ class Assets:
     def of(self, name: str) -> "Assets":
         """The same assets, for every name of a gateway of one model (gateway/prompts/by_model.py)."""
         return self
+
+    @cached_property
+    def reasoning_marks(self) -> ReasoningBudget | None:
+        """The budget of no tokens, with the marks of the model's reasoning; None: it has none."""
+        if self.reasoning is None:
+            return None
+        begin, end = (mark_places(self.tokenizer, mark) for mark in (self.reasoning.begin, self.reasoning.end))
+        return ReasoningBudget(0, begin, end, barred=self.reasoning.barred % len(begin))
 
     @cached_property
     def grammars(self) -> GrammarCheck:

@@ -3,15 +3,15 @@
 Step 1 of a request's life, behind gateway/prompts/prompt.py, which validates the chat."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.prompts.assets import Assets
 from gateway.text.chat import ChatTemplate, template_variables
-from gateway.text.controls import Guarded
+from gateway.text.controls import Guarded, escaped
 from gateway.text.formats import reasoning_begun
-from mesh.errors import ContextTooLong, InvalidRequest
+from mesh.errors import ContextTooLong, InvalidRequest, brief
 
 Json = dict[str, Any]
 
@@ -24,6 +24,7 @@ class ValidChat:
     continued: bool  # the answer continues the last message
     field: str  # the client's name for the messages
     most_characters: int  # a longer prompt fits into no context
+    uncertain: Mapping[int, str]  # messages that a template may leave out, and their paths
 
 
 def render_chat(assets: Assets, chat: ValidChat, template: ChatTemplate) -> tuple[tuple[int, ...], bool]:
@@ -35,6 +36,8 @@ def render_chat(assets: Assets, chat: ValidChat, template: ChatTemplate) -> tupl
         arguments=guarded.values,
         field=chat.field,
     )
+    if chat.uncertain:
+        _check_shown(chat, guarded, messages, template)
     return _encode(assets, chat, guarded, text)
 
 
@@ -53,6 +56,21 @@ def too_long(assets: Assets, characters: int, field: str) -> ContextTooLong:
         f"this model's maximum context length is {assets.context_tokens} tokens, which cannot hold the {characters} "
         f"characters of {field}: shorten {field}",
     )
+
+
+def _check_shown(chat: ValidChat, guarded: Guarded, messages: Sequence[Json], template: ChatTemplate) -> None:
+    """Refuses a message that the template leaves out, because the model would answer as if it had not been sent."""
+    probed = [*messages]
+    for index in chat.uncertain:
+        probed[index] = probed[index] | {"content": f"{guarded.cut}{index}{guarded.cut}"}
+    text = template.render(
+        probed, add_generation_prompt=chat.add_generation_prompt, arguments=guarded.values, field=chat.field
+    ).replace(escaped(guarded.cut), guarded.cut)
+    for index, path in chat.uncertain.items():
+        if f"{guarded.cut}{index}{guarded.cut}" not in text:
+            role = brief(repr(messages[index]["role"]))
+            what = f"{path}.role is {role}, and the model's chat template leaves such a message out"
+            raise InvalidRequest(f"{path}.role", f"{what}: send its text in another role")
 
 
 def _guard(assets: Assets, chat: ValidChat) -> tuple[Guarded, list[Json]]:

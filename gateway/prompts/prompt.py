@@ -13,7 +13,8 @@ from typing import Any
 from gateway.prompts.assets import Assets
 from gateway.prompts.conversation import ValidChat, render_chat, render_own, too_long
 from gateway.prompts.lengths import validate_length
-from gateway.text.chat import ChatTemplate
+from gateway.prompts.roles import check_own_roles, uncertain, validate_role
+from gateway.text.chat import DEVELOPER, ChatTemplate
 from gateway.text.formats import HERMES
 from gateway.text.templates import TOOL_USE
 from gateway.text.tool_calls import AnswerFormat
@@ -23,7 +24,6 @@ from gateway.text.tools import (
     shown_tools,
     validate_earlier_calls,
     validate_reasoning,
-    validate_tool_results,
     validate_tools,
 )
 from mesh.errors import ContextTooLong, InvalidRequest, brief
@@ -33,8 +33,6 @@ LONG_CHARACTERS = 4096  # tokenizing or rendering these takes some milliseconds
 LONG_CHAT = 64  # rendering a chat of this number of messages takes some milliseconds
 DENSE = 8  # most texts have fewer characters for each token
 MARGIN = 64  # tokens that may change where a text is cut
-DEVELOPER = "developer"  # newer clients say so for system; few models have learned it
-ROLES = ("system", DEVELOPER, "user", "assistant", "tool")
 RESERVED = {"messages", "add_generation_prompt", "tools", "documents"}  # template variables that are set here
 _UNTHINKING = ("none", "minimal")  # values of reasoning_effort with which a model that can choose does not think
 SWITCHES = ("enable_thinking", "thinking")  # variables by which templates switch the model's reasoning
@@ -122,6 +120,7 @@ def _prepare(
         continued=chat.continue_final_message,
         field=fields.messages,
         most_characters=most,
+        uncertain={index: fields.message(index) for index in uncertain(messages)},
     )
     return valid, template, use
 
@@ -196,7 +195,7 @@ def _validate_messages(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> 
     if len(chat.messages) > assets.context_tokens:  # a message is at least one token
         validate_length(fields.messages, len(chat.messages), assets.context_tokens)
     valid = [_validate_message(message, fields, index) for index, message in enumerate(chat.messages)]
-    validate_tool_results(valid, fields)
+    check_own_roles(valid, assets, fields)
     if chat.continue_final_message and not isinstance(valid[-1].get("content"), str):
         name = f"{fields.message(len(valid) - 1)}.content"
         raise InvalidRequest(name, f"{name} has no text that continue_final_message could continue")
@@ -204,10 +203,9 @@ def _validate_messages(assets: Assets, chat: ChatPrompt, fields: ChatFields) -> 
 
 
 def _validate_message(message: Json, fields: ChatFields, index: int) -> Json:
-    """The message as templates expect it: a known role, content as one text, arguments of calls as objects."""
+    """The message as templates expect it: content as one text, arguments of calls as objects."""
     path = fields.message(index)
-    if message.get("role") not in ROLES:
-        raise InvalidRequest(f"{path}.role", f"{path}.role must be one of {', '.join(ROLES)}")
+    validate_role(message, path)
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part_text(part, f"{path}.content[{at}]") for at, part in enumerate(content))

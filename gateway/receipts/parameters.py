@@ -53,7 +53,16 @@ def parameters_of(valid: ValidRequest) -> Json | None:
         "bad_words": _hashed("bad_words", sorted(each.tokens for each in adjusted.bad_words)),
         "grammar": digest("grammar", sampling.grammar.encode("utf-8", "surrogatepass")) if sampling.grammar else None,
         "tools": _tools(request.reading),
-    } | ({"adapter": digest_of_adapter} if (digest_of_adapter := valid.choices[0].digest) else {})
+    } | _where_given(adapter=valid.choices[0].digest or None, thinking_token_budget=_thinking(adjusted))
+
+
+def _where_given(**values: Any) -> Json:
+    """Parameters that stand in a receipt only where a request has them."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _thinking(adjusted: Adjustments) -> int | None:
+    return None if adjusted.reasoning is None else adjusted.reasoning.tokens
 
 
 def _hashed(kind: str, values: list[Any]) -> str | None:

@@ -68,13 +68,14 @@ def call_form(
         return Form(choice_field, grammar=lark("\n".join(["start: calls", *rules])))
     if answer is None and written.bare:
         # A call has no mark before it: what begins like one is one.
-        return Form(tools_field, grammar=lark("\n".join(["start: calls | TEXT", "TEXT: /([^{](.|\\n)*)?/", *rules])))
+        text = "TEXT: /([^{](.|\\n)*)?/"
+        return Form(tools_field, grammar=lark("\n".join(["start: calls | TEXT", text, *rules])), free=True)
     if answer is None:
         trigger = (marks.opening + marks.begin).rstrip()
         rest = (marks.opening + marks.begin)[len(trigger) :]
         bodies = [sequence(rest, call, marks.end + marks.closing, added) for call in calls]
         most = "*" if offered.parallel else "?"
-        return Form(tools_field, grammar=lark(triggered({trigger: bodies}, added, most=most)))
+        return Form(tools_field, grammar=lark(triggered({trigger: bodies}, added, most=most)), free=True)
     if not answer.json:
         raise InvalidRequest(answer.field, f"{answer.field} cannot be combined with {tools_field}")
     return Form(answer.field, grammar=lark("\n".join(["start: answer | calls", f"answer: {answer.json}", *rules])))

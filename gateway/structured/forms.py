@@ -34,6 +34,7 @@ class Form:
     field: str  # the request's field that demands it
     json: str = ""  # a Lark expression, where the answer is JSON
     grammar: str = ""  # else the whole grammar
+    free: bool = False  # any text may stand around what is demanded
 
     @property
     def whole(self) -> str:
@@ -58,7 +59,7 @@ def parse_response_format(
     if kind == "json_object":
         return Form(field, json_grammar({"type": "object"}, field))
     if kind == "structural_tag":
-        return Form(field, grammar=_tags(value, field, added))
+        return Form(field, grammar=_tags(value, field, added), free=True)
     path = field if flat else f"{field}.json_schema"
     wrapper = value if flat else value.get("json_schema")
     if not isinstance(wrapper, dict):
@@ -96,7 +97,7 @@ def parse_structured_outputs(value: Any, added: Added, field: str = "structured_
     if kind == "choice":
         return Form(path, grammar=_choice(content, path))
     if kind == "structural_tag":
-        return Form(path, grammar=_tags(_object(content, path), path, added))
+        return Form(path, grammar=_tags(_object(content, path), path, added), free=True)
     if not isinstance(content, str) or not content or len(content) > MAX_BYTES:
         raise InvalidRequest(path, f"{path} must be a text of 1 to {MAX_BYTES} characters")
     return Form(path, grammar=_regex(content) if kind == "regex" else _grammar(content, path))

@@ -11,6 +11,9 @@ from mesh.errors import InvalidRequest
 
 __all__ = ["ChatTemplate", "Now"]
 
+DEVELOPER = "developer"  # newer clients say so for system; few models have learned it
+ROLES = ("system", DEVELOPER, "user", "assistant", "tool")  # every other role is one that the template must show
+
 
 def template_variables(
     variables: Mapping[str, str],

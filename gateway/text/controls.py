@@ -17,6 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from gateway.text.chat import ROLES
 from gateway.text.tokenizer import encode
 from gateway.text.tokenizer_files import with_few_words
 from mesh.errors import InvalidRequest
@@ -87,7 +88,8 @@ class ControlTokens:
 
     def guard(self, values: Any, messages: Sequence[Json], field: str) -> tuple[Guarded, list[Json]]:
         """Values and messages with markers, where they need any. In an assistant's content only special tokens get
-        markers, because the model itself has written the others there. The role is never a client's text."""
+        markers, because the model itself has written the others there. A role that all templates know is no text of a
+        client."""
         text = "\n".join(_strings([values, messages], field))
         if self._stamp in text:
             raise InvalidRequest(field, f"{field} must not contain names that the gateway gives to control tokens")
@@ -111,7 +113,7 @@ class ControlTokens:
             own = message.get("role") == "assistant"
             return {
                 walk(key, self._all): item
-                if key == "role"
+                if key == "role" and item in ROLES
                 else walk(item, self._only_special if own and key == "content" else self._all)
                 for key, item in message.items()
             }
@@ -124,7 +126,7 @@ class ControlTokens:
         text = _without_halves(text)
         if not guarded.marked or self._exact is None:
             return tuple(encode(self._tokenizer, text, special=False))
-        text = text.replace(_escaped(guarded.marker), "")  # a template may write JSON with escapes only
+        text = text.replace(escaped(guarded.marker), "")  # a template may write JSON with escapes only
         text = self._exact.sub(lambda found: self._aliases[found[0]], text)
         ids = self._ids_of([text.replace(guarded.marker, "")])
         if not self._forbidden.isdisjoint(ids):
@@ -144,7 +146,7 @@ class ControlTokens:
         """The first two markers that no text contains, written out or escaped."""
         free: list[str] = []
         for marker in _MARKERS:
-            if marker not in self._templates and marker not in text and _escaped(marker) not in text:
+            if marker not in self._templates and marker not in text and escaped(marker) not in text:
                 free.append(marker)
             if len(free) == 2:
                 return free[0], free[1]
@@ -235,7 +237,7 @@ def _without_halves(text: str) -> str:
     return text
 
 
-def _escaped(marker: str) -> str:
+def escaped(marker: str) -> str:
     return json.dumps(marker)[1:-1]
 
 

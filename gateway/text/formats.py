@@ -77,6 +77,7 @@ class ReasoningFormat:
     begin: str
     end: str
     channels: bool = False  # it is a message in a channel, which gateway/text/harmony.py reads
+    barred: int = -1  # token of `begin` without which there is no reasoning: the last one, or the channel's name
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ HARMONY = ToolFormat("harmony", "<|channel|>commentary to=functions.", between="
 TOOL_FORMATS = (HERMES, MISTRAL, LLAMA3, HARMONY)
 THINK = ReasoningFormat("think", "<think>", "</think>")
 MISTRAL_THINK = ReasoningFormat("mistral", "[THINK]", "[/THINK]")
-HARMONY_ANALYSIS = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True)
+HARMONY_ANALYSIS = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True, barred=1)
 REASONING_FORMATS = (THINK, MISTRAL_THINK, HARMONY_ANALYSIS)
 AUTO, NONE = "auto", "none"
 
@@ -116,7 +117,9 @@ def written_turn(template: ChatTemplate, message: dict[str, Any]) -> str:
     same = 0
     while same < min(len(asked), len(answered)) and asked[same] == answered[same]:
         same += 1
-    return answered[same:]
+    # A prompt that opens the reasoning shares the beginning of its mark with that of a call.
+    mark = max(answered.rfind("<", 0, same), answered.rfind("[", 0, same))
+    return answered[mark if mark >= 0 and not {">", "]"}.intersection(answered[mark:same]) else same :]
 
 
 def written_call(template: ChatTemplate) -> str:

@@ -96,6 +96,11 @@ class ModelTokenizer:
         first = b"".join(map(self.pieces.of if keep_space else self.pieces.first, ids[:1]))
         return (first + b"".join(map(self.pieces.of, ids[1:]))).decode("utf-8", "replace")
 
+    def numbers(self) -> dict[str, int]:
+        """Ids of all tokens by their names, as the vocabulary spells them."""
+        found: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens=True)
+        return found
+
     def name_of(self, token: int) -> str:
         """The token as the vocabulary spells it; empty for an id that has no token."""
         name: str | None = self._tokenizer.id_to_token(token)

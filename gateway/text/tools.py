@@ -87,21 +87,6 @@ def validate_reasoning(message: Json, path: str) -> Json:
     return rest if reasoning is None else rest | dict.fromkeys(names, reasoning)
 
 
-def validate_tool_results(messages: Sequence[Json], fields: ChatFields) -> None:
-    """Every tool message answers a call that an assistant's message before it has made."""
-    called = set[str]()
-    for index, message in enumerate(messages):
-        if message["role"] == "assistant":
-            ids = [call.get("id") for call in message.get("tool_calls") or ()]
-            called.update(call_id for call_id in ids if isinstance(call_id, str))
-        if message["role"] == "tool":
-            path, id = f"{fields.message(index)}.tool_call_id", message.get("tool_call_id")
-            if not isinstance(id, str):
-                raise InvalidRequest(path, f"{path} must be the id of the call that this message answers")
-            if id not in called:
-                raise InvalidRequest(path, f"{path} is {brief(id)!r}; no assistant message before it has such a call")
-
-
 def tool_support(template: ChatTemplate, setting: str = AUTO) -> tuple[ToolFormat | None, str | None]:
     """The form of the model's calls, or why the template cannot be used with tools. `setting`: tool_format."""
     if setting == NONE:

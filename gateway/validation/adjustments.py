@@ -69,6 +69,7 @@ def adjusting_field(found: Adjustments) -> str:
         "presence_penalty": found.presence_penalty,
         "allowed_token_ids": found.allowed,
         "bad_words": found.bad_words,
+        "thinking_token_budget": found.reasoning is not None,
     }
     return next((name for name, reason in reasons.items() if reason), "model")
 

@@ -39,6 +39,7 @@ class ClientRequest:
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     adjustments: Adjustments | None = None  # checked by gateway/validation/adjustments.py
+    thinking_token_budget: int | None = None  # tokens of reasoning, behind which its end is forced; -1: no limit
     ignore_eos: bool = False
     include_stop: bool = False
     skip_special: bool = True
@@ -46,6 +47,7 @@ class ClientRequest:
     logprob_ids: tuple[int, ...] = ()  # the logprobs of these come in place of the likeliest tokens'
     prompt_logprobs: int | None = None  # likeliest tokens at each position of the prompt; None: no logprobs of it
     grammar: str = ""  # what the answer follows, compiled by gateway/structured/check.py; empty: anything
+    free_form: bool = False  # the grammar lets any text stand around what it demands
     reading: AnswerFormat = PLAIN  # how text, reasoning and tool calls of the answer are told apart
     emitted: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # tokens that the client has, by choice
     numerics: str = ""  # numerics class of `emitted`

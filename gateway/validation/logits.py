@@ -4,6 +4,7 @@ from gateway.core.interface import ModelFacts
 from gateway.validation.adjustments import adjusting_field
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
+from gateway.validation.ranges import MAX_TOP_LOGPROBS
 
 MAX_LOGPROB_IDS = 128
 
@@ -17,8 +18,12 @@ def validate_logits(request: ClientRequest, fields: Fields, facts: ModelFacts, v
     if len(set(ids)) != len(ids):
         raise fields.invalid("logprob_ids", "holds a token id twice: name each once")
     fields.token_ids("logprob_ids", ids, vocabulary)
-    if facts.adjusts_logits or (request.adjustments is None and not ids):
+    many = (request.top_logprobs or 0) > MAX_TOP_LOGPROBS
+    if facts.adjusts_logits or (request.adjustments is None and not ids and not many):
         return
-    name = "logprob_ids" if request.adjustments is None else adjusting_field(request.adjustments)
-    what = "do not adjust logits" if request.adjustments is not None else "look up no single logits"
+    name, what = "logprob_ids", "look up no single logits"
+    if request.adjustments is not None:
+        name, what = adjusting_field(request.adjustments), "do not adjust logits"
+    elif many:
+        name, what = "top_logprobs", f"list at most {MAX_TOP_LOGPROBS} likeliest tokens"
     raise fields.invalid(name, f"cannot be honoured: the attached workers, which run on GPUs, {what}")

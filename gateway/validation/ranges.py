@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.tenants.admission import MAX_PRIORITY
+from mesh.messages.jobs import FEW_LISTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,8 @@ class Range:
         return lowest if self.high is None else lowest | {"maximum": self.high}
 
 
-MAX_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = FEW_LISTED
 SIXTY_FOUR_BITS = 2**64 - 1
-LISTED_LOGPROBS = Range(0, MAX_TOP_LOGPROBS)
 PRIORITIES = Range(-MAX_PRIORITY, MAX_PRIORITY)
 _PENALTIES = Range(-2.0, 2.0)
 RANGES: Mapping[str, Range] = {
@@ -47,9 +47,8 @@ RANGES: Mapping[str, Range] = {
     "top_k": Range(-1, 2**31 - 1),  # -1 is off, as 0 is
     "top_p": Range(0.0, 1.0, above=True),
     "min_p": Range(0.0, 1.0),
+    "thinking_token_budget": Range(-1, 2**31 - 1),  # -1 is no limit
     "seed": Range(-(2**63), SIXTY_FOUR_BITS),
-    "top_logprobs": LISTED_LOGPROBS,
-    "prompt_logprobs": LISTED_LOGPROBS,
     "priority": PRIORITIES,
 }
 ADJUSTMENTS: Mapping[str, Range] = {
@@ -58,3 +57,10 @@ ADJUSTMENTS: Mapping[str, Range] = {
     "presence_penalty": _PENALTIES,
 }
 BIASES = Range(-100.0, 100.0)
+
+
+def listed_range(most: int, vocabulary: int) -> Range:
+    """Numbers of likeliest tokens that a request may list, under this setting max_logprobs. -1 is the whole vocabulary,
+    as is the setting's."""
+    limit = vocabulary if most == -1 else most
+    return Range(-1 if limit >= vocabulary else 0, limit)

@@ -18,6 +18,7 @@ class DoorConfig:
     queue_seconds: float = 10.0  # a request that would wait longer behind others is refused at once; 0: none is
     prompt_tokens: int = 0  # tokens of one prompt; 0: what the model's context holds
     stop_strings: int = 16  # stop strings of one request
+    max_logprobs: int = 20  # likeliest tokens that a request may list at each position; -1: the whole vocabulary
     strict_fields: bool = False  # true: a field that no endpoint knows is an error; false: it is named as ignored
     body_mib: int = 32  # size of one request's body, before and after it is inflated
     header_kib: int = 64  # request line and headers of one request
@@ -52,6 +53,7 @@ class DoorConfig:
         check_range("choices", self.choices, 1, 1_000_000)
         check_range("prompt_tokens", self.prompt_tokens, 0, 1 << 31)
         check_range("stop_strings", self.stop_strings, 0, 1024)
+        check_range("max_logprobs", self.max_logprobs, -1, 1 << 24)
         check_range("body_mib", self.body_mib, 1, 1024)
         check_range("header_kib", self.header_kib, 1, 1024)
         check_range("connections", self.connections, 1, 1_000_000)

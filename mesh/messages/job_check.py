@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mesh.messages.jobs import Adjustments, Job, Reason, Sampling
+from mesh.messages.jobs import Adjustments, Job, Reason, ReasoningBudget, Sampling
 from mesh.messages.orders import Examination, Examine, Open, Prefill
 from mesh.messages.reports import Hello
 
@@ -93,6 +93,18 @@ class JobLimits:
             "" if all(words) else "bad_words holds an empty sequence",
             *(self._ids("bad_words", word) for word in words),
             _within("no_repeat_ngram", wanted.no_repeat_ngram, 0, INT32 - 1),
+            *self._reasoning(wanted.reasoning),
+        ]
+
+    def _reasoning(self, budget: ReasoningBudget | None) -> list[str]:
+        if budget is None:
+            return []
+        places = [place.tokens for place in (*budget.begin, *budget.end)]
+        return [
+            "" if budget.begin and budget.end and all(places) else "reasoning has an empty mark",
+            *(self._ids("reasoning", place) for place in places),
+            _within("reasoning.tokens", budget.tokens, 0, INT32 - 1),
+            _within("reasoning.barred", budget.barred, 0, len(budget.begin) - 1),
         ]
 
     def _examination(self, examination: Examination) -> list[str]:

@@ -8,6 +8,7 @@ from enum import Enum
 
 from mesh.messages.hashing import cache_salt
 
+FEW_LISTED = 20  # likeliest tokens of a position that every worker lists
 _TICKET = struct.Struct("<QQ16s")
 
 
@@ -83,6 +84,17 @@ class TokenBias:
 
 
 @dataclass(frozen=True, slots=True)
+class ReasoningBudget:
+    """How much an answer may reason. A mark has, for each of its places, the tokens that may stand there."""
+
+    tokens: int  # of reasoning; behind them the mark `end` is forced
+    begin: tuple[TokenSequence, ...]  # opens the reasoning
+    end: tuple[TokenSequence, ...]  # closes it; the first token of each place is the one that is forced
+    barred: int = 0  # place of `begin` whose tokens cannot come once the budget is spent and the reasoning is over
+    begun: bool = False  # the prompt has opened the reasoning
+
+
+@dataclass(frozen=True, slots=True)
 class Adjustments:
     """How the logits of one request change before a token is drawn; engine/step/logit_rules.py has the order."""
 
@@ -94,6 +106,7 @@ class Adjustments:
     suppressed_ids: tuple[int, ...] = ()  # these are never drawn
     bad_words: tuple[TokenSequence, ...] = ()  # no emitted tokens may continue one of these to its end
     no_repeat_ngram: int = 0  # no sequence of this number of tokens may come twice in the text; 0: off
+    reasoning: ReasoningBudget | None = None  # None: the model reasons as long as it likes
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +129,9 @@ class Sampling:
 
     @property
     def reads_logits(self) -> bool:
-        """Whether a worker must change or look up single logits of the request, which those on GPUs do not do."""
-        return self.adjustments is not None or bool(self.logprob_ids)
+        """Whether a worker must change or look up single logits of the request, or list many, which those on GPUs do
+        not do."""
+        return self.adjustments is not None or bool(self.logprob_ids) or (self.top_logprobs or 0) > FEW_LISTED
 
     def end(self, position: int, token: int) -> End:
         """Whether, and why, the request ends with this token at this position."""

@@ -12,7 +12,18 @@ from engine.step.plan import Plan, Result
 from gateway.routing.router import Local
 from mesh.errors import Internal
 from mesh.messages.job_check import JobLimits
-from mesh.messages.jobs import Adjustments, Job, Pooling, Reason, Sampling, Ticket, Tier, TokenBias, TokenSequence
+from mesh.messages.jobs import (
+    Adjustments,
+    Job,
+    Pooling,
+    Reason,
+    ReasoningBudget,
+    Sampling,
+    Ticket,
+    Tier,
+    TokenBias,
+    TokenSequence,
+)
 from mesh.messages.orders import Examination, Examine, Open, Prefill
 from mesh.messages.reports import Lost
 from mesh.sessions.session import Session
@@ -168,6 +179,7 @@ def adjusted(**changes: object) -> Job:
 
 
 NAN = float("nan")
+MARK = (TokenSequence((1,)),)
 UNSOUND = {
     "prompt is empty": job(prompt=()),
     "prompt holds token 997": job(prompt=(1, 997, 2)),
@@ -191,6 +203,9 @@ UNSOUND = {
     "repetition_penalty is 0.0": adjusted(repetition_penalty=0.0),
     "suppressed_ids holds token 1000": adjusted(suppressed_ids=(1000,)),
     "bad_words holds an empty": adjusted(bad_words=(TokenSequence(()),)),
+    "reasoning has an empty mark": adjusted(reasoning=ReasoningBudget(1, (), MARK)),
+    "reasoning holds token 999": adjusted(reasoning=ReasoningBudget(1, MARK, (TokenSequence((999,)),))),
+    "reasoning.barred is 1": adjusted(reasoning=ReasoningBudget(1, MARK, MARK, barred=1)),
     "bad_words holds token 998": adjusted(bad_words=(TokenSequence((1, 998)),)),
 }
 

@@ -17,6 +17,7 @@ from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 _NAMES = {"stop": "stop_sequences"}
+_BUDGET = {"thinking_token_budget": "thinking.budget_tokens"}
 _NO_TOOLS = "this gateway runs no tools"
 _OWN_TOOL = "only tools with an input_schema that the client runs itself are supported"
 _THINKS = {"enabled": True, "adaptive": True, "disabled": False}
@@ -27,6 +28,7 @@ class AskedMessage:
     chat: TranslatedChat
     shows_thinking: bool  # the answer has the text of the model's reasoning
     continued: str | None  # path of the assistant's message that the answer continues
+    thinking_budget: int | None = None  # tokens of reasoning, at most
 
 
 def translate(body: MessagesRequest, ignored: Ignored) -> AskedMessage:
@@ -60,7 +62,7 @@ def _asked(
     transcript = read_messages(body.messages, body.system, ignored)
     continued = open_path(transcript)
     effort, form, form_path = _output(body, ignored)
-    thinks, shows = _thinking(body.thinking, ignored)
+    thinks, shows, budget = _thinking(body.thinking, ignored)
     choice, one_call = _tool_choice(body.tool_choice, ignored)
     fields: Json = {
         **more,
@@ -72,12 +74,15 @@ def _asked(
     }
     if one_call:
         fields["parallel_tool_calls"] = False
+    if budget is not None:
+        fields["thinking_token_budget"] = budget
     if thinks is not None:
         fields["chat_template_kwargs"] = dict.fromkeys(SWITCHES, thinks) | (options.chat_template_kwargs or {})
+    names = _NAMES if budget is None else _NAMES | _BUDGET
     chat = translated_chat(
-        options, transcript, fields, messages="messages", parameters="input_schema", names=_NAMES, form=form_path
+        options, transcript, fields, messages="messages", parameters="input_schema", names=names, form=form_path
     )
-    return AskedMessage(chat, shows, continued)
+    return AskedMessage(chat, shows, continued, budget)
 
 
 def _output(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> tuple[str | None, Json | None, str]:
@@ -102,17 +107,19 @@ def _output(body: MessagesRequest | MessagesCountRequest, ignored: Ignored) -> t
     return effort, form, path
 
 
-def _thinking(thinking: Json | None, ignored: Ignored) -> tuple[bool | None, bool]:
-    """Whether the model shall think (None: as it likes), and whether its thoughts are shown."""
+def _thinking(thinking: Json | None, ignored: Ignored) -> tuple[bool | None, bool, int | None]:
+    """Whether the model shall think (None: as it likes), whether its thoughts are shown, and how many tokens they may
+    have (None: as many as the answer)."""
     if thinking is None:
-        return None, True
+        return None, True, None
     reader = ObjectReader(thinking, "thinking", ignored)
     kind = reader.choice("type", tuple(_THINKS))
     if kind is None:
         raise InvalidRequest("thinking.type", f"thinking.type is missing: it must be {' or '.join(_THINKS)}")
     shown = reader.choice("display", ("summarized", "omitted")) != "omitted"
-    reader.done()  # budget_tokens too: max_tokens alone bounds thoughts and answer together
-    return _THINKS[kind], shown
+    budget = reader.count("budget_tokens") if kind == "enabled" else None
+    reader.done()
+    return _THINKS[kind], shown, budget
 
 
 def _tool_choice(choice: Json | None, ignored: Ignored) -> tuple[str | Json | None, bool]:

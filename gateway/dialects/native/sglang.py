@@ -15,7 +15,7 @@ from gateway.dialects.described.native import SglangEnd, SglangMeta
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.growing import GrowingChoice, Triples
 from gateway.dialects.native.types import SglangBody, SglangSampling, check_off, idle_fields
-from gateway.dialects.openai.reply import BaseReply, Pairs, numbered
+from gateway.dialects.openai.reply import BaseReply, Pairs, likeliest, made, numbered
 from gateway.dialects.openai.signed import put_in
 from gateway.dialects.openai.types import CompletionRequest
 from gateway.prompts.assets import Assets
@@ -24,7 +24,6 @@ from gateway.receipts.answers.growing import grown, shape
 from gateway.receipts.answers.reading import loads_slowly
 from gateway.receipts.receipts import OpenReceipt
 from gateway.validation.client_request import is_request_id
-from gateway.validation.ranges import LISTED_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import End
 
@@ -46,6 +45,7 @@ _NAMES = {
     "logprobs": "top_logprobs_num",
     "top_logprobs": "top_logprobs_num",
     "prompt_logprobs": "logprob_start_len",
+    "thinking_token_budget": "max_thinking_tokens",
     "request_id": "rid",
 }
 
@@ -78,6 +78,7 @@ def _translate(body: SglangBody, ignored: list[str]) -> CompletionRequest:
         structured_outputs=given or None,
         logprobs=top,
         prompt_logprobs=None if start is None else top,
+        thinking_token_budget=body.max_thinking_tokens,
         numerics_class=body.numerics_class,
         receipt=body.receipt,
         **{name: getattr(wanted, name) for name in _SAME},
@@ -91,8 +92,6 @@ def _logprobs(body: SglangBody, ignored: list[str]) -> tuple[int | None, int | N
         neutral: dict[str, Any] = {"top_logprobs_num": 0, "logprob_start_len": -1, "return_text_in_logprobs": False}
         ignored += [name for name, value in neutral.items() if getattr(body, name) not in (None, value)]
         return None, None
-    if not LISTED_LOGPROBS.holds(top):
-        raise InvalidRequest("top_logprobs_num", f"top_logprobs_num must be {LISTED_LOGPROBS.words}, not {top}")
     if start is not None and start < -1:
         what = f"logprob_start_len must be a position of the prompt, or -1 for no position, not {start}"
         raise InvalidRequest("logprob_start_len", what)
@@ -115,7 +114,8 @@ class SglangReply(BaseReply):
         ids = body.input_ids
         listed = isinstance(body.text, list) or (bool(ids) and isinstance(ids and ids[0], list))
         self._many = listed or self._choices > 1
-        self._top, self._start = plain.logprobs, body.logprob_start_len if plain.prompt_logprobs is not None else None
+        self._top = likeliest(plain.logprobs, assets)
+        self._start = None if plain.prompt_logprobs is None else body.logprob_start_len
         self._texts = bool(body.return_text_in_logprobs)
         self._growing: dict[int, GrowingChoice] = {}
         self._open = len(self._answers) * self._choices  # choices that have not ended
@@ -164,7 +164,7 @@ class SglangReply(BaseReply):
         async for event in merge([numbered(self.events(i), i * self._choices) for i in range(len(self._answers))]):
             choice = self._growing.setdefault(event.index, GrowingChoice(triples))
             if isinstance(event, Delta):
-                choice.add(event)
+                await made(partial(choice.add, event), event)
             yield event
 
     def _meta(self, index: int, finished: Finished | None) -> SglangMeta:
@@ -219,7 +219,7 @@ def _prompt_slices(scores: PromptScores, start: int, triples: Triples) -> Iterat
         if position > start:
             tokens.append(triples.of(entry.token, entry.logprob))
             tops.append(triples.listed(zip(entry.top_ids, entry.top_logprobs, strict=False)))
-        if len(tokens) == SLICE:
+        if len(tokens) >= max(1, SLICE // (1 + triples.top // SLICE)):
             yield b",".join(tokens), b",".join(tops)
             tokens, tops = [], []
     if tokens:

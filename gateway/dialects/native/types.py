@@ -79,7 +79,6 @@ class VllmSampling(SamplingFields, forbid_unknown_fields=True):
     logits_processors: None = None
     logprob_token_ids: None = None
     repetition_detection: None = None
-    thinking_token_budget: None = None
 
 
 class TokenGenerateBody(msgspec.Struct):
@@ -178,7 +177,7 @@ class SglangBody(msgspec.Struct):
     session_params: None = None
     custom_logit_processor: None = None
     positional_embed_overrides: None = None
-    max_thinking_tokens: None = None
+    max_thinking_tokens: int | None = None
     require_reasoning: bool | None = None
     return_hidden_states: bool | None = None
     return_routed_experts: bool | None = None

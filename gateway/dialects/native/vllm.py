@@ -3,6 +3,7 @@
 With `output_mode: "text"` the answer has its text too. Steps 1 and 8 of a request's life over HTTP."""
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from gateway.dialects.described.native import (
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.native.types import TokenGenerateBody, VllmSampling, check_off, idle_fields
 from gateway.dialects.openai.answer import Json, chat_logprobs, finish_fields
-from gateway.dialects.openai.reply import BaseReply, Pairs
+from gateway.dialects.openai.reply import BaseReply, Pairs, made
 from gateway.dialects.openai.signed import signed
 from gateway.dialects.openai.types import CompletionRequest
 from gateway.prompts.assets import Assets
@@ -81,7 +82,8 @@ class TokenReply(BaseReply):
     async def frames(self) -> AsyncGenerator[bytes, None]:
         head, first = {"request_id": self.request_id, "output_mode": self._mode}, self._prompt
         async for event in self.events(0):
-            yield self.shown(frame(head | first | {"choices": [self._piece(event)]}))
+            piece = await made(partial(self._piece, event), event)
+            yield self.shown(frame(head | first | {"choices": [piece]}))
             first = {}
         last: Json = {"usage": self.usage()} if self._with_usage else {}
         end: Json = head | {"choices": []} | last
@@ -93,7 +95,8 @@ class TokenReply(BaseReply):
     async def whole(self) -> TokenAnswer:
         found: dict[int, _TokenChoice] = {}
         async for event in self.events(0):
-            found.setdefault(event.index, _TokenChoice()).add(event, self._logprobs(event))
+            logprobs = await made(partial(self._logprobs, event), event)
+            found.setdefault(event.index, _TokenChoice()).add(event, logprobs)
         answer = TokenAnswer(
             request_id=self.request_id,
             output_mode=self._mode,

@@ -32,7 +32,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "web_search_options": (),
     "moderation": (),
-    "thinking_token_budget": (),
     "spaces_between_special_tokens": (True, False),
     "mm_processor_kwargs": (),
     "vllm_xargs": (),

@@ -23,7 +23,7 @@ def prompt_logprobs(tokenizer: ModelTokenizer, scores: PromptScores, top: int) -
     `top` likeliest ids, each with logprob, rank and text."""
     texts = _Texts(tokenizer)
     yield b"null"
-    for some in _sliced(scores.entries()):
+    for some in _sliced(scores.entries(), top):
         yield _inner([_by_id(entry, top, texts) for entry in some])
 
 
@@ -53,7 +53,7 @@ def echoed_slices(
     first = scores.prompt[0]
     length = 0
     left = len(scores.prompt)
-    for some in _sliced(_with_first(scores)):
+    for some in _sliced(_with_first(scores), top):
         tokens = [first if entry is None else entry.token for entry in some]
         pieces, offsets = list[str](), list[int]()
         for token in tokens:
@@ -91,8 +91,9 @@ def _inner(items: object) -> bytes:
     return encode(items)[1:-1]
 
 
-def _sliced(entries: Iterator[Any]) -> Iterator[list[Any]]:
-    while some := list(islice(entries, SLICE)):
+def _sliced(entries: Iterator[Any], top: int) -> Iterator[list[Any]]:
+    """The more likeliest tokens each entry lists, the fewer entries a slice has."""
+    while some := list(islice(entries, max(1, SLICE // (1 + top // SLICE)))):
         yield some
 
 

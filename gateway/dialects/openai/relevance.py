@@ -106,6 +106,7 @@ class RelevanceEndpoints:
         caller, assets = self._opening.known(caller, CommonRequest(model=body.model, request_id=body.request_id))
         self._core.admit(caller.trace.model)
         judging, valid = Judging.of(assets), []
+        likeliest = ASKED_LOGPROBS if caller.most_logprobs < 0 else min(ASKED_LOGPROBS, caller.most_logprobs)
         for query, document in pairs:
             ids = await self._prompt(body, caller, assets, query, document)
             request = ClientRequest(
@@ -114,7 +115,7 @@ class RelevanceEndpoints:
                 model=body.model,
                 temperature=0.0,
                 max_tokens=1,
-                top_logprobs=ASKED_LOGPROBS,
+                top_logprobs=likeliest,
                 salt=body.cache_salt or "",
                 priority=body.priority or 0,
                 deadline_seconds=caller.seconds_left,

@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from gateway.dialects.openai.beams import beams_of
+from gateway.dialects.openai.prompts import prompts_of, with_suffix
 from gateway.dialects.openai.types import ChatRequest, CommonRequest, CompletionRequest, EmbeddingRequest
 from gateway.prompts.assets import Assets
-from gateway.prompts.fill_in import encode_gap
 from gateway.prompts.lengths import MAX_LISTED, validate_length
 from gateway.prompts.prompt import ChatPrompt, encode_chat
 from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
@@ -24,11 +23,11 @@ from gateway.tracing.record import RequestRecord, unrecorded
 from gateway.validation.adjustments import AdjustmentFields, find_adjustments
 from gateway.validation.client_request import ClientRequest
 from gateway.validation.fields import Fields
-from gateway.validation.ranges import LISTED_LOGPROBS
+from gateway.validation.listed import listed_count
+from gateway.validation.ranges import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Adjustments
 
-MAX_PROMPTS = 256
 _SPELLED = {"salt": "cache_salt", "affinity": "session_id", "logprob_ids": "logprob_token_ids"}
 CHAT_FIELDS = ChatFields(
     messages="messages",
@@ -60,6 +59,7 @@ class HttpCaller:
     request_id: str
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list, compare=False)  # that the answer gets besides
+    most_logprobs: int = MAX_TOP_LOGPROBS  # the setting max_logprobs
     context_tokens: int = 0  # smaller context of the model and its attached workers; 0: not known
     deadline: float | None = None  # when the client stops waiting, by the event loop's clock; None: it does not say
 
@@ -97,6 +97,7 @@ async def parse_chat(
         body,
         caller,
         prompt=ids if cut is None else cut.cut(ids),
+        vocabulary=assets.vocabulary,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         adjustments=await _adjustments(body, assets),
         names={"prompt": fields.messages, **spelling.names},
@@ -117,6 +118,7 @@ async def parse_chat(
         request,
         reading=replace(reading, growing=bool(body.stream)),
         grammar=await assets.grammars.compiled(form),
+        free_form=form is not None and form.free,
         field_names={**request.field_names, **({"grammar": form.field} if form else {})},
     )
 
@@ -143,9 +145,9 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
     cut = cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body))
     special = body.add_special_tokens is not False
     answer = body.max_tokens != 0
-    for prompt in _prompts(body.prompt, None if cut else assets.context_tokens + (not answer)):
+    for prompt in prompts_of(body.prompt, None if cut else assets.context_tokens + (not answer)):
         if body.suffix:
-            ids = await _with_suffix(body, prompt, assets)
+            ids = await with_suffix(body, prompt, assets)
         elif isinstance(prompt, str):
             ids = await encode_cut(assets, prompt, cut, field="prompt", special=special)
         else:
@@ -156,26 +158,19 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             body,
             caller,
             prompt=ids,
+            vocabulary=assets.vocabulary,
             top_logprobs=body.logprobs,
             adjustments=adjustments,
             names={"top_logprobs": "logprobs"} | ({"grammar": form.field} if form else {}),
             grammar=grammar,
+            free_form=form is not None and form.free,
         )
-        if body.echo and body.logprobs is not None:  # both lists are made of one computation
-            request = replace(request, prompt_logprobs=max(body.logprobs, body.prompt_logprobs or 0))
+        if body.echo and request.top_logprobs is not None:  # both lists are made of one computation
+            request = replace(request, prompt_logprobs=max(request.top_logprobs, request.prompt_logprobs or 0))
         requests.append(request)
         _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
     together = sum(len(prompt) for prompt in {each.prompt for each in requests})
     return [replace(each, beside_tokens=together - len(each.prompt)) for each in requests]
-
-
-async def _with_suffix(body: CompletionRequest, prompt: Any, assets: Assets) -> tuple[int, ...]:
-    if not isinstance(prompt, str):
-        raise InvalidRequest("prompt", "prompt must be text where suffix is given: the gap stands between two texts")
-    for name in ("echo", "truncate_prompt_tokens"):
-        if getattr(body, name):
-            raise InvalidRequest(name, f"{name} and suffix exclude each other: leave one of them out")
-    return await encode_gap(assets, prompt, body.suffix or "")
 
 
 def _check_listed(requests: list[ClientRequest], field: str) -> None:
@@ -186,44 +181,27 @@ def _check_listed(requests: list[ClientRequest], field: str) -> None:
         raise InvalidRequest(field, f"{what} likeliest tokens at each position")
 
 
-def _prompts(prompt: str | list[str | int | list[int]] | None, context: int | None) -> list[Any]:
-    """Every prompt as text or as token ids. `context`: its limit; None: the prompt will be cut."""
-    if prompt is None:
-        raise InvalidRequest("prompt", "prompt is missing: text, a list of texts, token ids, or a list of those")
-    if isinstance(prompt, str):
-        return [prompt]
-    kinds = {type(entry) for entry in prompt}
-    if len(kinds) != 1:
-        raise InvalidRequest(
-            "prompt", "prompt must be a list of texts, of token ids, or of lists of token ids; not empty, not mixed"
-        )
-    if kinds == {int}:
-        if context is not None:
-            validate_length("prompt", len(prompt), context)
-        return [prompt]
-    return list(prompt)
-
-
 def _client_request(
     body: CommonRequest,
     caller: HttpCaller,
     *,
     prompt: tuple[int, ...],
+    vocabulary: int,
     top_logprobs: int | None,
     adjustments: Adjustments | None,
     names: dict[str, str],
     grammar: str = "",
+    free_form: bool = False,
 ) -> ClientRequest:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options", "stream_options needs stream = true")
     if body.prompt_logprobs is not None and body.stream:
         raise InvalidRequest("prompt_logprobs", "prompt_logprobs are not available when stream=true")
-    if body.prompt_logprobs is not None and not LISTED_LOGPROBS.holds(body.prompt_logprobs):
-        what = f"prompt_logprobs must be {LISTED_LOGPROBS.words}, not {body.prompt_logprobs}"
-        raise InvalidRequest("prompt_logprobs", what)
     if body.stream and body.best_of not in (None, body.n or 1):
         raise InvalidRequest("best_of", "best_of above n cannot be streamed: which choices are best is known last")
     names, max_tokens = {**_SPELLED, **names}, body.max_tokens
+    most, field = caller.most_logprobs, names.get("top_logprobs", "top_logprobs")
+    top_logprobs = listed_count(top_logprobs, field, most, vocabulary)
     if body.max_completion_tokens is not None:
         names["max_tokens"], max_tokens = "max_completion_tokens", body.max_completion_tokens
     if body.prompt_cache_key is not None:
@@ -231,7 +209,7 @@ def _client_request(
     return ClientRequest(
         request_id=caller.request_id,
         prompt=prompt,
-        prompt_logprobs=body.prompt_logprobs,
+        prompt_logprobs=listed_count(body.prompt_logprobs, "prompt_logprobs", most, vocabulary),
         model=body.model,
         n=body.n,
         best_of=None if body.use_beam_search else body.best_of,
@@ -246,6 +224,7 @@ def _client_request(
         stop=(body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ()),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         adjustments=adjustments,
+        thinking_token_budget=body.thinking_token_budget,
         ignore_eos=bool(body.ignore_eos),
         include_stop=bool(body.include_stop_str_in_output),
         skip_special=body.skip_special_tokens is not False,
@@ -259,6 +238,7 @@ def _client_request(
         deadline_seconds=caller.seconds_left,
         trace=caller.trace,
         grammar=grammar,
+        free_form=free_form,
         field_names=names,
     )
 

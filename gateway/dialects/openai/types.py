@@ -42,6 +42,7 @@ class SamplingFields(msgspec.Struct):
     logit_bias: dict[str, float] | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[int] | None = None
+    thinking_token_budget: int | None = None
 
 
 class CommonRequest(SamplingFields):
@@ -93,6 +94,7 @@ class ChatRequest(CommonRequest):
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     continue_final_message: bool | None = None
+    echo: bool | None = None
     chat_template: str | None = None
     documents: list[Json] | None = None
     tools: list[Json] | None = None

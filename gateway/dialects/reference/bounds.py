@@ -7,14 +7,14 @@ from typing import Any
 
 from gateway.answers.embedding import MAX_INPUTS
 from gateway.dialects.openai.embeddings import FORMATS
-from gateway.dialects.openai.request import MAX_PROMPTS
+from gateway.dialects.openai.prompts import MAX_PROMPTS
 from gateway.dialects.reference.models import DescribedModel
-from gateway.prompts.prompt import ROLES
+from gateway.prompts.roles import ROLE
 from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIASES
 from gateway.validation.logits import MAX_LOGPROB_IDS
-from gateway.validation.ranges import ADJUSTMENTS, BIASES, LISTED_LOGPROBS, RANGES, Range
+from gateway.validation.ranges import ADJUSTMENTS, BIASES, RANGES, Range, listed_range
 from gateway.validation.validate import (
     MAX_AFFINITY_CHARACTERS,
     MAX_CHOICES,
@@ -26,6 +26,7 @@ from mesh.config.door_config import DoorConfig
 
 Json = dict[str, Any]
 _LISTED = ("logprobs", "top_logprobs", "prompt_logprobs", "top_logprobs_num")
+_BUDGETS = ("thinking_token_budget", "max_thinking_tokens")
 _NAME = {"type": "string", "pattern": "^[a-zA-Z0-9_.-]{1,64}$"}
 _FUNCTION = {
     "type": "object",
@@ -52,7 +53,7 @@ _SPOKEN = {
     "type": "object",
     "required": ["role", "content"],
     "properties": {
-        "role": {"enum": [role for role in ROLES if role != "tool"]},
+        "role": {"type": "string", "pattern": f"^{ROLE.pattern}$"},
         "content": _TEXTS,
         "reasoning": {"type": ["string", "null"]},
         "reasoning_content": {"type": ["string", "null"]},
@@ -65,11 +66,11 @@ _CALLING = {
 }
 _RESULT = {
     "type": "object",
-    "required": ["role", "content", "tool_call_id"],
+    "required": ["role", "content"],
     "properties": {
         "role": {"const": "tool"},
         "content": _TEXTS,
-        "tool_call_id": {"type": "string", "description": "of the call that the message answers"},
+        "tool_call_id": {"type": ["string", "null"], "description": "of the call that the message answers"},
     },
 }
 _TOOL_CHOICE = {
@@ -123,6 +124,7 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
     context, ids = model.context_tokens, {"type": "integer", "minimum": 0, "maximum": model.vocabulary - 1}
     count, tokens = Range(1, min(MAX_CHOICES, limits.choices)).schema, Range(0, context).schema
     text = {"type": "string", "minLength": 1, "maxLength": MAX_STOP_CHARACTERS}
+    listed = listed_range(limits.max_logprobs, model.vocabulary)
     digits = {"pattern": "^[0-9]{1,19}$"}
     return {
         "n": {"integer": count},
@@ -147,11 +149,12 @@ def bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, dict[str, Jso
         },
         "allowed_token_ids": {"array": {"minItems": 1, "maxItems": model.vocabulary, "items": ids}},
         **{key: {"integer": RANGES["seed"].schema} for key in ("seed", "sampling_seed")},
+        **{key: {"integer": RANGES["thinking_token_budget"].schema} for key in _BUDGETS},
         "stop": {"string": text, "array": {"maxItems": limits.stop_strings, "items": text}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOP_IDS, "items": ids}},
         "truncate_prompt_tokens": {"integer": {"minimum": -1, "not": {"const": 0}}},
         "truncation_side": {"string": {"enum": ["left", "right"]}},
-        **{key: {"integer": LISTED_LOGPROBS.schema} for key in _LISTED},
+        **{key: {"integer": listed.schema} for key in _LISTED},
         "logprob_token_ids": {"array": {"maxItems": MAX_LOGPROB_IDS, "uniqueItems": True, "items": ids}},
         "logprob_start_len": {"integer": {"minimum": -1}},
         "cache_salt": {"string": {"maxLength": MAX_SALT_CHARACTERS}},

@@ -9,6 +9,7 @@ from typing import Any
 from gateway.dialects.reference.models import DescribedModel
 from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
+from gateway.validation.ranges import MAX_TOP_LOGPROBS, RANGES
 from gateway.validation.validate import MAX_STOP_CHARACTERS
 from mesh.config.door_config import DoorConfig
 
@@ -99,7 +100,13 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         "system": {"array": {"items": _BLOCK}},
         "tools": _tools("input_schema", kind="custom", needs="name input_schema"),
         "tool_choice": {"object": _object("type", type={"enum": ["auto", "any", "tool", "none"]}, name=_TEXT)},
-        "thinking": {"object": _object("type", type={"enum": ["enabled", "adaptive", "disabled"]})},
+        "thinking": {
+            "object": _object(
+                "type",
+                type={"enum": ["enabled", "adaptive", "disabled"]},
+                budget_tokens={"type": "integer", "minimum": 0, "maximum": RANGES["thinking_token_budget"].high},
+            )
+        },
         "output_format": {"object": _object("type schema", type={"enum": ["json_schema"]}, schema={"type": "object"})},
         "context_management": {"object": {"properties": {"edits": {"type": ["array", "null"], "maxItems": 0}}}},
         "mcp_servers": {"array": {"maxItems": 0}},
@@ -109,6 +116,7 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
         "ResponsesRequest": {
             "input": {"array": {"minItems": 1, "items": {"anyOf": _ITEMS}}},
             "max_output_tokens": {"integer": tokens},
+            "top_logprobs": {"integer": {"minimum": 0, "maximum": MAX_TOP_LOGPROBS}},
             "tools": _tools("parameters", kind="function", needs="type name"),
             **{name: {"boolean": {"enum": [False]}} for name in ("store", "background")},
             "truncation": {"string": {"enum": ["disabled"]}},

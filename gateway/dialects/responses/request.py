@@ -14,6 +14,7 @@ from gateway.dialects.responses.items import read_input
 from gateway.dialects.responses.types import ResponsesRequest
 from gateway.dialects.translation.chat import TranslatedChat, translated_chat
 from gateway.dialects.translation.reading import Ignored, ObjectReader, ignore
+from gateway.validation.ranges import MAX_TOP_LOGPROBS
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
@@ -117,6 +118,9 @@ def _effort(reasoning: Json | None, ignored: Ignored) -> str | None:
 
 
 def _logprobs(body: ResponsesRequest, ignored: Ignored) -> bool:
+    if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_TOP_LOGPROBS:
+        what = f"top_logprobs must be from 0 to {MAX_TOP_LOGPROBS}, not {body.top_logprobs}"
+        raise InvalidRequest("top_logprobs", what)
     for value in body.include or ():
         if value != LOGPROBS:
             ignore(f"include.{value}", ignored)

@@ -59,6 +59,12 @@ class ObjectReader:
             raise InvalidRequest(self.at(name), f"{self.at(name)} must be true or false")
         return value
 
+    def count(self, name: str) -> int | None:
+        value = self.any(name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise InvalidRequest(self.at(name), f"{self.at(name)} must be a whole number, at least 0")
+        return value
+
     def items(self, name: str) -> list[Any]:
         value = self.any(name)
         if not isinstance(value, list | None):

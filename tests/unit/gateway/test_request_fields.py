@@ -175,3 +175,110 @@ async def test_too_long_a_request_says_both_numbers_in_the_words_that_clients_lo
             error = (await client.post("/v1/completions", json=body)).json()["error"]
             assert "this model's maximum context length is 512 tokens" in error["message"] and "600" in error["message"]
             assert error["code"] == "context_length_exceeded" and error["reason"] == "CONTEXT_TOO_LONG"
+
+
+TURN: Any = [*HI, {"role": "assistant", "content": [{"type": "text", "text": "So "}, {"type": "text", "text": "far"}]}]
+ECHOES: list[tuple[Any, Any, str]] = [
+    (TURN, {"continue_final_message": True}, "So far"),
+    (TURN, {}, "So far"),  # the answer and the message are an assistant's
+    (HI, {"add_generation_prompt": False}, "hi"),
+    (HI, {}, ""),  # the message is a user's, and the answer an assistant's
+]
+
+
+@pytest.mark.parametrize(("messages", "more", "echo"), ECHOES)
+async def test_a_chat_repeats_the_message_that_its_answer_belongs_to(
+    url: str, core: Any, messages: Any, more: Any, echo: str
+) -> None:
+    asked = {"messages": messages, "n": 2, "logprobs": True, **more}
+    whole = await whole_of(url, "/v1/chat/completions", echo=True, **asked)
+    assert [choice["message"]["content"] for choice in whole["choices"]] == [f"{echo}hello world"] * 2
+    frames = await frames_of(url, "/v1/chat/completions", echo=True, **asked)
+    texts = ["", ""]
+    for choice in (choice for frame in frames for choice in frame["choices"]):
+        texts[choice["index"]] += choice["delta"].get("content") or ""
+    assert texts == [f"{echo}hello world"] * 2
+    logprobs = [len(c["logprobs"]["content"]) for frame in frames for c in frame["choices"] if c.get("logprobs")]
+    assert sum(logprobs) == 2 * len(whole["choices"][0]["logprobs"]["content"]), "the message has none"
+    plain = await whole_of(url, "/v1/chat/completions", **asked)
+    assert [choice["message"]["content"] for choice in plain["choices"]] == ["hello world"] * 2  # negative control
+    assert plain["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+async def test_a_repeated_message_stands_in_front_of_calls_and_of_no_answer(url: str, core: Any) -> None:
+    asked = {"messages": TURN, "continue_final_message": True, "echo": True}
+    whole = await whole_of(url, "/v1/chat/completions", **asked, max_tokens=0)
+    assert whole["choices"][0]["message"]["content"] == "So far"
+    frames = await frames_of(url, "/v1/chat/completions", **asked, max_tokens=0)
+    assert [frame["choices"][0]["delta"].get("content") for frame in frames] == ["", "So far", None]
+
+
+WIDE: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": HI, "logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ("/v1/completions", {"prompt": "x", "logprobs": -1}, "logprobs"),
+    ("/v1/completions", {"prompt": "xyz", "prompt_logprobs": -1}, "prompt_logprobs"),
+    ("/v1/completions", {"prompt": "xyz", "echo": True, "logprobs": -1}, "logprobs"),
+    (
+        "/inference/v1/generate",
+        {"token_ids": [5, 6], "sampling_params": {"logprobs": -1, "max_tokens": 2}},
+        "sampling_params.logprobs",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "field"), WIDE)
+async def test_the_whole_vocabulary_is_listed_where_the_setting_allows_it(
+    url: str, core: Any, path: str, body: Any, field: str
+) -> None:
+    short = {} if "sampling_params" in body else {"max_tokens": 2}
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+        refused = await client.post(path, json=body | short)
+        error = refused.json()["error"]
+        assert (refused.status_code, error["param"]) == (400, field)
+        assert "whole vocabulary has 261 tokens" in error["message"] and "max_logprobs is 20" in error["message"]
+    core.limits = replace(core.limits, max_logprobs=-1)
+    answer = (await whole_of(url, path, **body, **short))["choices"][0]
+    if "prompt_logprobs" in body:
+        assert [len(each or ()) for each in answer["prompt_logprobs"]] == [0, 261, 261]
+        return
+    assert {stream.choice.sampling.top_logprobs for stream in core.streams} == {261}
+    if "echo" in body:
+        assert len(answer["logprobs"]["tokens"]) == 5 and len(answer["logprobs"]["top_logprobs"][1]) > 100
+    elif path != "/v1/completions":
+        listed = [entry["top_logprobs"] for entry in answer["logprobs"]["content"]]
+        assert len(listed) == 2 and min(map(len, listed)) > 255  # this core lists some tokens twice
+    else:
+        assert all(len(each) > 100 for each in answer["logprobs"]["top_logprobs"])  # equal texts are one
+
+
+async def test_a_number_beyond_the_setting_is_refused_and_so_is_too_much_at_once(url: str, core: Any) -> None:
+    core.limits = replace(core.limits, max_logprobs=100)
+    completion = {"prompt": "x", "max_tokens": 2}
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+
+        async def refusal(**more: Any) -> tuple[str, str]:
+            answer = await client.post("/v1/completions", json=completion | more)
+            assert answer.status_code == 400, answer.text
+            return answer.json()["error"]["param"], answer.json()["error"]["message"]
+
+        assert (await client.post("/v1/completions", json=completion | {"logprobs": 100})).status_code == 200
+        assert await refusal(logprobs=101) == ("logprobs", "logprobs must be from 0 to 100, not 101")
+        assert (await refusal(logprobs=21, use_beam_search=True))[0] == "logprobs"
+        field, message = await refusal(logprobs=100, n=128, max_tokens=400)
+        assert field == "logprobs" and "2097152 logprobs in one answer: lower max_tokens" in message
+        assert (await client.post("/v1/completions", json=completion | {"logprobs": 20, "n": 128})).status_code == 200
+        core.adjusts_logits = False
+        field, message = await refusal(logprobs=21)
+        assert field == "logprobs" and "GPUs" in message
+        assert (await client.post("/v1/completions", json=completion | {"logprobs": 20})).status_code == 200
+
+
+async def test_a_smaller_setting_bounds_lists_too(url: str, core: Any) -> None:
+    core.limits = replace(core.limits, max_logprobs=5)
+    async with httpx2.AsyncClient(base_url=url, timeout=None) as client:
+        chat = {"messages": HI, "logprobs": True, "max_tokens": 1}
+        assert (await client.post("/v1/chat/completions", json=chat | {"top_logprobs": 5})).status_code == 200
+        refused = await client.post("/v1/chat/completions", json=chat | {"top_logprobs": 6})
+        assert refused.json()["error"]["param"] == "top_logprobs"
+        response = await client.post("/v1/responses", json={"input": "hi", "top_logprobs": -1})
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "top_logprobs")

@@ -34,6 +34,13 @@ WRONG: list[tuple[str, Callable[[LLM], object], str]] = [
     ("encode", lambda llm: llm.encode(5), "text must be a text"),
     ("score", lambda llm: llm.score("a", None), "data_2 must be a list"),
     ("copy", copy.deepcopy, "open it there"),
+    (
+        "a limit of reasoning",
+        lambda llm: llm.generate("a", SamplingParams(thinking_token_budget=3)),
+        "thinking_token_budget cannot be honoured",
+    ),
+    ("too many", lambda llm: llm.generate("a", SamplingParams(logprobs=21)), "logprobs must be from 0 to 20"),
+    ("all", lambda llm: llm.generate("a", SamplingParams(logprobs=-1)), "this gateway's setting max_logprobs is 20"),
     ("which prompt", lambda llm: llm.generate(["a", [9999999]]), "prompt 1: "),
 ]
 
@@ -56,7 +63,8 @@ def test_a_wrong_argument_is_named(llm: LLM, call: Callable[[LLM], object], word
         ({"logit_bias": {1: float("inf")}}, "logit_bias must be a finite number"),
         ({"detokenize": "no"}, "detokenize must be True or False"),
         ({"min_tokens": 100}, "min_tokens must be from 0 to max_tokens"),
-        ({"logprobs": 21}, "logprobs must be from 0 to 20"),
+        ({"logprobs": -2}, "logprobs must be at least -1"),
+        ({"thinking_token_budget": -2}, "thinking_token_budget must be from -1 to"),
         ({"temperature": -1.0}, "temperature must be from 0 to 100"),
         ({"frequency_penalty": 3}, "frequency_penalty must be from -2 to 2"),
     ],

@@ -290,7 +290,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_k: _Optional[int] = ..., top_p: _Optional[float] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., choice: _Optional[int] = ..., max_tokens: _Optional[int] = ..., min_tokens: _Optional[int] = ..., stop_ids: _Optional[_Iterable[int]] = ..., top_logprobs: _Optional[int] = ..., logprob_ids: _Optional[_Iterable[int]] = ..., adjustments: _Optional[_Union[Adjustments, _Mapping]] = ..., grammar: _Optional[str] = ...) -> None: ...
 
 class Adjustments(_message.Message):
-    __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids", "bad_words", "no_repeat_ngram")
+    __slots__ = ("biases", "repetition_penalty", "frequency_penalty", "presence_penalty", "allowed", "suppressed_ids", "bad_words", "no_repeat_ngram", "reasoning")
     BIASES_FIELD_NUMBER: _ClassVar[int]
     REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
     FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
@@ -299,6 +299,7 @@ class Adjustments(_message.Message):
     SUPPRESSED_IDS_FIELD_NUMBER: _ClassVar[int]
     BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
     NO_REPEAT_NGRAM_FIELD_NUMBER: _ClassVar[int]
+    REASONING_FIELD_NUMBER: _ClassVar[int]
     biases: _containers.RepeatedCompositeFieldContainer[TokenBias]
     repetition_penalty: float
     frequency_penalty: float
@@ -307,7 +308,22 @@ class Adjustments(_message.Message):
     suppressed_ids: _containers.RepeatedScalarFieldContainer[int]
     bad_words: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     no_repeat_ngram: int
-    def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed: _Optional[bytes] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ...) -> None: ...
+    reasoning: ReasoningBudget
+    def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed: _Optional[bytes] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ..., reasoning: _Optional[_Union[ReasoningBudget, _Mapping]] = ...) -> None: ...
+
+class ReasoningBudget(_message.Message):
+    __slots__ = ("tokens", "begin", "end", "barred", "begun")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    BARRED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
+    tokens: int
+    begin: _containers.RepeatedCompositeFieldContainer[TokenSequence]
+    end: _containers.RepeatedCompositeFieldContainer[TokenSequence]
+    barred: int
+    begun: bool
+    def __init__(self, tokens: _Optional[int] = ..., begin: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., end: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., barred: _Optional[int] = ..., begun: bool = ...) -> None: ...
 
 class TokenBias(_message.Message):
     __slots__ = ("token", "bias")

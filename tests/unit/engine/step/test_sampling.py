@@ -1,10 +1,12 @@
 """Sampling by the engine: masks, positions, logprobs, seeds."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+import baton_kernels
 from engine.step.plan import Piece, Sampled
 from engine.step.sampling import sample
 from mesh.messages.jobs import Sampling
@@ -59,6 +61,41 @@ def test_named_tokens_have_the_logprobs_that_a_list_of_all_has() -> None:
         assert (mine[0].token, mine[0].logprob) == (other[0].token, other[0].logprob)
     odd = one(logits[1:], logprob_ids=(4, 9)).top_logprobs
     assert odd[0] == -np.inf and np.isnan(odd[1])
+
+
+def test_a_row_that_lists_the_whole_vocabulary_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, shapes = draw(13, rows=3), list[tuple[int, ...]]()
+    logits[0, 7] = -np.inf
+    kernel = baton_kernels.sample
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        drawn = kernel(*args, **kwargs)
+        shapes.append(drawn.top_ids.shape)
+        return drawn
+
+    monkeypatch.setattr(baton_kernels, "sample", counted)
+    few = Sampling(temperature=0.7, seed=5, top_logprobs=3)
+    pieces = [piece(replace(few, top_logprobs=VOCAB)), piece(few, key=2), piece(few, key=3)]
+    ((wide,), (one,), (other,)) = sample(pieces, logits)
+    assert shapes == [(3, 3), (1, VOCAB)], "the wide list stands in a call of its own"
+    plain = baton_kernels.sample(logits[:1], n_top=np.array([VOCAB], np.int32), **sampling_arguments())
+    assert wide.top_ids == tuple(plain.top_ids[0].tolist()) and wide.top_ids[-1] == 7
+    assert np.array(wide.top_logprobs, np.float32).tobytes() == plain.top_logprobs[0].tobytes()
+    assert len(one.top_ids) == len(other.top_ids) == 3
+    assert sample(pieces[:1], logits[:1]) == ((wide,),)
+
+
+def sampling_arguments() -> dict[str, Any]:
+    zeros = np.zeros(1, np.int32)
+    return {
+        "temperature": np.zeros(1, np.float32),
+        "top_k": zeros,
+        "top_p": np.ones(1, np.float32),
+        "min_p": np.zeros(1, np.float32),
+        "seed": np.zeros(1, np.uint64),
+        "choice": zeros,
+        "position": zeros,
+    }
 
 
 def test_stop_ids_are_masked_until_enough_tokens_were_emitted() -> None:

@@ -57,10 +57,11 @@ async def read(address: str, path: str, body: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def large(folder: Path) -> AsyncIterator[tuple[EmittingCore, str]]:
-    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 1 << 16}
+async def large(folder: Path, **changed: int) -> AsyncIterator[tuple[EmittingCore, str]]:
+    """`changed`: of the model's config.json."""
+    config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 1 << 16} | changed
     (folder / "config.json").write_text(json.dumps(config))
-    core = EmittingCore(limits=DoorConfig(reader_kib=1 << 20))
+    core = EmittingCore(limits=DoorConfig(reader_kib=1 << 20, max_logprobs=-1))
     async with http_of(core, load_assets(folder, "tiny")) as address:
         yield core, address
 
@@ -114,6 +115,49 @@ async def test_no_pass_of_the_loop_is_long_for_a_large_answer(folder: Path, dial
 
     answer = await best_of(attempt, LONGEST_SECONDS)
     assert answer.startswith(b"HTTP/1.1 200") and len(answer) > 2 * choices * TOKENS * TOP
+
+
+VOCABULARY, FEW = 150_000, 2  # tokens and choices that list a whole vocabulary
+WIDE_SECONDS = 0.25
+WHOLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "chat": ("/v1/chat/completions", CHAT | {"top_logprobs": -1, "n": FEW, "max_tokens": FEW}),
+    "completions": ("/v1/completions", COMMON | {"prompt": "x", "logprobs": -1, "n": FEW, "max_tokens": FEW}),
+    "vllm": (
+        "/inference/v1/generate",
+        {"token_ids": [120], "sampling_params": {"max_tokens": FEW, "n": FEW, "logprobs": -1}},
+    ),
+    "sglang": (
+        "/generate",
+        SGLANG | {"top_logprobs_num": VOCABULARY, "sampling_params": {"max_new_tokens": FEW, "n": FEW}},
+    ),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("dialect", WHOLE)
+async def test_no_pass_of_the_loop_is_long_where_the_whole_vocabulary_is_listed(
+    folder: Path, dialect: str, stream: bool
+) -> None:
+    path, body = WHOLE[dialect]
+
+    async def emit(core: EmittingCore) -> None:
+        while len(core.requests) < FEW or core.running:
+            core.emit(1, VOCABULARY, FEW)
+            await asyncio.sleep(0.001)
+
+    async def attempt() -> tuple[bytes, float]:
+        async with large(folder, vocab_size=VOCABULARY) as (core, address), asyncio.timeout(EMIT_SECONDS):
+            with LongestPass() as longest:
+                reading = asyncio.create_task(read(address, path, body | {"stream": stream}))
+                emitting = asyncio.create_task(emit(core))
+                answer = await reading
+                emitting.cancel()
+            return answer, longest.seconds
+
+    answer = await best_of(attempt, WIDE_SECONDS)
+    assert answer.startswith(b"HTTP/1.1 200"), answer[:2000]
+    listed = VOCABULARY if dialect != "completions" else 1  # whose objects have equal texts once
+    assert len(answer) > 3 * FEW * FEW * listed
 
 
 @pytest.mark.parametrize("count", [0, 1, 700])

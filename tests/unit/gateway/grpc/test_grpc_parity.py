@@ -89,6 +89,7 @@ COMPLETIONS: dict[str, tuple[Any, Any]] = {
         {"logprobs": {"token_ids": [104, 7]}},
     ),
     "return_token_ids": ({"return_token_ids": True}, {"return_prompt_token_ids": True}),
+    "thinking_token_budget": ({"thinking_token_budget": 3}, {"sampling": {"thinking_token_budget": 3}}),
     "prompt_cache_key": ({"prompt_cache_key": "k"}, {"affinity_key": "k"}),
     "session_id": ({"session_id": "k"}, {"affinity_key": "k"}),
     "response_format": ({"response_format": {"type": "json_object"}}, {"structured_output": {"json_object": True}}),

@@ -59,8 +59,9 @@ async def test_a_browser_at_the_root_goes_to_the_page_and_a_program_reads_what_t
         (with_chat(messages=["hi"]), "messages[0]"),
         (with_chat(messages=[{"content": "hi"}]), "messages[0].role"),
         (with_chat(messages=[{"role": "user"}]), "messages[0].content"),
-        (with_chat(messages=[{"role": "User", "content": "hi"}]), "messages[0].role"),
-        (with_chat(messages=[{"role": "function", "content": "hi"}]), "messages[0].role"),
+        (with_chat(messages=[{"role": "<|user|>", "content": "hi"}]), "messages[0].role"),
+        (with_chat(messages=[{"role": "End", "content": "hi"}]), "messages[0].role"),
+        (with_chat(messages=[{"role": "", "content": "hi"}]), "messages[0].role"),
         (with_chat(messages=[{"role": "user", "content": 3}]), "messages[0].content"),
         (
             with_chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),

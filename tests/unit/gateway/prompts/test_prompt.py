@@ -32,7 +32,7 @@ async def test_both_spellings_give_the_same_ids(assets: Assets) -> None:
     ("chat", "http", "grpc"),
     [
         (ChatPrompt([]), "messages", "chat.messages"),
-        (ChatPrompt([{"role": "stranger"}]), "messages[0].role", "chat.messages[0].role"),
+        (ChatPrompt([{"role": "<stranger>"}]), "messages[0].role", "chat.messages[0].role"),
         (ChatPrompt([USER, {"role": "user"}]), "messages[1].content", "chat.messages[1].content"),
         (ChatPrompt([USER] * 513), "messages", "chat.messages"),
         (ChatPrompt([{"role": "user", "content": "x" * 999_999}]), "messages", "chat.messages"),
@@ -59,7 +59,7 @@ async def test_both_spellings_give_the_same_ids(assets: Assets) -> None:
             "chat.messages[0].tool_calls[0].arguments_json",
         ),
         (
-            ChatPrompt([{"role": "tool", "content": "2", "tool_call_id": "c"}]),
+            ChatPrompt([{"role": "tool", "content": "2", "tool_call_id": 3}]),
             "messages[0].tool_call_id",
             "chat.messages[0].tool_call_id",
         ),

@@ -21,10 +21,12 @@ Json = dict[str, Any]
 HI = [{"role": "user", "content": "hi"}]
 LIKELY: Json = {"n": 2, "max_tokens": 3, "logprobs": 1}
 VALID = ValidRequest(ClientRequest("r", (1,)), 1, (), (), frozenset())
+SHORTER: Json = {"n": 2, "max_tokens": 2}
 SHORT: Json = {"sampling_params": {"max_new_tokens": 3}}
 ALL = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
 ASKED: dict[str, tuple[str, Json]] = {
     "chat": ("/v1/chat/completions", {"messages": HI, "n": 2, "logprobs": True, "top_logprobs": 1, "max_tokens": 3}),
+    "echo": ("/v1/chat/completions", {"messages": [{"role": "assistant", "content": "So"}], "echo": True} | SHORTER),
     "completions": ("/v1/completions", {"prompt": ["a", "b"], "echo": True, "return_token_ids": True} | LIKELY),
     "response": ("/v1/responses", {"input": "hi", "max_output_tokens": 3, "top_logprobs": 1}),
     "message": ("/v1/messages", {"messages": HI, "max_tokens": 6}),
@@ -38,7 +40,7 @@ ASKED: dict[str, tuple[str, Json]] = {
 @pytest.mark.parametrize("asked", ASKED)
 async def test_every_change_of_an_answer_is_refused_by_name(http: httpx2.AsyncClient, asked: str, stream: bool) -> None:
     path, body = ASKED[asked]
-    more = ALL if stream and asked in ("chat", "completions", "tokens") else {}
+    more = ALL if stream and asked in ("chat", "echo", "completions", "tokens") else {}
     reply = await http.post(path, json=body | more | {"receipt": True, "stream": stream})
     assert reply.status_code == 200, reply.text
     key = (await http.get("/v1/receipts/key")).json()["key"]
@@ -49,7 +51,7 @@ async def test_every_change_of_an_answer_is_refused_by_name(http: httpx2.AsyncCl
 OWN = ("id", "usage", "timings", "created", "model", "request_id", "prompt_logprobs", "system_fingerprint")
 
 
-@pytest.mark.parametrize("asked", ["chat", "completions", "response", "message", "tokens"])
+@pytest.mark.parametrize("asked", ["chat", "echo", "completions", "response", "message", "tokens"])
 async def test_a_stream_amounts_to_the_whole_answer(http: httpx2.AsyncClient, asked: str) -> None:
     """Except for what each answer has of its own, or streams have on demand."""
     path, body = ASKED[asked]

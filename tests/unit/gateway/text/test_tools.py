@@ -148,13 +148,7 @@ async def test_earlier_calls_and_results_reach_the_template(client: openai.Async
             "messages[0].tool_calls[0].function.arguments",
         ),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function.name"),
-        ({"messages": [*HI, {"role": "tool", "content": "2"}]}, "messages[1].tool_call_id"),
-        ({"messages": [*HI, {"role": "tool", "content": "2", "tool_call_id": "c9"}]}, "messages[1].tool_call_id"),
-        (
-            {"messages": [*HI, CALLED, {"role": "tool", "content": "2", "tool_call_id": "c2"}]},
-            "messages[2].tool_call_id",
-        ),
-        ({"messages": [{"role": "tool", "content": "2", "tool_call_id": "c1"}, CALLED]}, "messages[0].tool_call_id"),
+        ({"messages": [*HI, {"role": "tool", "content": "2", "tool_call_id": 9}]}, "messages[1].tool_call_id"),
     ],
 )
 async def test_tools_that_cannot_be_honoured_are_refused_by_field(

@@ -90,6 +90,22 @@ def test_limits_that_are_settings_are_described_as_they_are_set(assets: Assets) 
                 check(body | wrong, request_schema(found, path), found)
 
 
+async def test_a_gateway_that_lists_the_whole_vocabulary_describes_it(
+    api: HttpApi, assets: Assets, core: FakeCore
+) -> None:
+    core.limits = DoorConfig(max_logprobs=-1)
+    found = document(core.limits, assets, ALL_PATHS)
+    async with client(api) as http:
+        for value in (-1, 0, 21, assets.vocabulary):
+            check({"prompt": "a", "logprobs": value}, request_schema(found, TEXT), found)
+            answer = await http.post(TEXT, json={"prompt": "a", "logprobs": value, "max_tokens": 2})
+            assert answer.status_code == 200, (value, answer.text)
+        for value in (-2, assets.vocabulary + 1):
+            with pytest.raises(jsonschema.ValidationError):
+                check({"prompt": "a", "logprobs": value}, request_schema(found, TEXT), found)
+            assert (await http.post(TEXT, json={"prompt": "a", "logprobs": value})).status_code == 400
+
+
 def test_several_models_are_described_together(assets: Assets) -> None:
     small = replace(assets, name="small", context_tokens=8, vocabulary=9)
     found = document(DoorConfig(), described_together([small, assets]), ALL_PATHS)

@@ -14,6 +14,7 @@ from gateway.dialects.described.relevance import RerankRequest, ScoreRequest
 from gateway.dialects.endpoints.kept import KEPT
 from gateway.dialects.reference.document import document
 from gateway.prompts.assets import Assets, load_assets
+from gateway.prompts.roles import ROLE
 from mesh.config.door_config import DoorConfig
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.conftest import receipts_in
@@ -29,7 +30,13 @@ from tests.unit.gateway.dialects.reference.described import (
 
 CASES = 60  # for each endpoint
 ODD: list[Any] = [None, True, -1, 0, 1.5, 1e300, 2**70, "", "a b", "\x00é😀", [], [[]], {}, {"a": {"b": [1]}}]
-TEXTS = {"^[a-zA-Z0-9_.-]{1,64}$": "name-1", r"^[\x21-\x7e]{1,128}$": "id-1", "^[0-9]{1,19}$": "17"}  # by pattern
+# By pattern.
+TEXTS = {
+    "^[a-zA-Z0-9_.-]{1,64}$": "name-1",
+    r"^[\x21-\x7e]{1,128}$": "id-1",
+    "^[0-9]{1,19}$": "17",
+    f"^{ROLE.pattern}$": "document 1",
+}
 COSTLY = {"chat_template"}  # each one is rendered in a process of its own
 
 

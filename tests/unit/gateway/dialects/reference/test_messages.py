@@ -166,7 +166,9 @@ async def test_thinking_switches_the_template_and_may_be_left_out_of_the_answer(
     core.reply = b"<think>secret</think>A"
     on = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
     answer = await post(url, HI | {"thinking": on})
-    assert prompt_of(core) == "hi[True]" and answer.headers["x-baton-ignored"] == "thinking.budget_tokens"
+    assert prompt_of(core) == "hi[True]" and "x-baton-ignored" not in answer.headers
+    reasoning = core.streams[-1].choice.sampling.adjustments.reasoning
+    assert reasoning.tokens == 1024 and [place.tokens[0] for place in reasoning.end] == [*b"</think>"]
     thinking, text = answer.json()["content"]
     assert (thinking["thinking"], text["text"]) == ("", "A") and thinking["signature"]
     assert "secret" not in json.dumps(await stream(url, thinking=on))
