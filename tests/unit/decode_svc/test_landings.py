@@ -12,7 +12,7 @@ from kvtransfer.transfer import Arrived
 from mesh.messages.jobs import Reason, Ticket, Token
 from mesh.messages.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
 from mesh.sessions.session import BadMessage
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 
 FIRST = Token(0, 5)
@@ -216,22 +216,20 @@ async def test_when_the_session_ends_only_a_complete_landing_of_a_dead_writer_ru
     mine.quarantine.close()
 
 
-def test_a_landing_without_progress_is_lost_and_one_whose_prefill_computes_is_not() -> None:
-    async def main() -> None:
-        around = Surroundings()
-        mine = landings(around)
-        idle, busy = landed(around, mine, 1), landed(around, mine, 2)
-        for _ in range(5):
-            await asyncio.sleep(around.rules.progress_seconds / 2)
-            mine.on_message(around.peer, Computing(busy.ticket, 10))
-        assert around.host.reported == [(1, Reason.NO_PROGRESS)] and idle.phase is DecodePhase.LOST
-        assert busy.phase is DecodePhase.LANDING
-        mine.on_message(around.peer, Computing(busy.ticket, 3000))  # steps of three seconds
-        await asyncio.sleep(around.rules.progress_seconds * 5)
-        assert busy.phase is DecodePhase.LANDING
-        mine.quarantine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_landing_without_progress_is_lost_and_one_whose_prefill_computes_is_not() -> None:
+    around = Surroundings()
+    mine = landings(around)
+    idle, busy = landed(around, mine, 1), landed(around, mine, 2)
+    for _ in range(5):
+        await asyncio.sleep(around.rules.progress_seconds / 2)
+        mine.on_message(around.peer, Computing(busy.ticket, 10))
+    assert around.host.reported == [(1, Reason.NO_PROGRESS)] and idle.phase is DecodePhase.LOST
+    assert busy.phase is DecodePhase.LANDING
+    mine.on_message(around.peer, Computing(busy.ticket, 3000))  # steps of three seconds
+    await asyncio.sleep(around.rules.progress_seconds * 5)
+    assert busy.phase is DecodePhase.LANDING
+    mine.quarantine.close()
 
 
 async def test_a_landing_that_ends_leaves_a_structured_event(caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ import asyncio
 from decode_svc.handoff.spans import REPAIRS, Spans
 from decode_svc.request.requests import DecodePhase, DecodeRequest, OpenLanding, PageOwner
 from mesh.messages.kv_messages import Commit, Resend
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, Surroundings
 
 
@@ -80,15 +80,13 @@ async def test_a_span_that_arrives_damaged_again_and_again_is_computed_here() ->
     assert one.phase is DecodePhase.RUNNING and one.filled == 2 * PAGE and around.sent_names[-1] == "Landed"
 
 
-def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
-    async def main() -> None:
-        around = Surroundings(one_sided=False)
-        spans, one, landing = opened(around)
-        spans.arrived(one, landing, [1], 0, 2, sums(around, landing)[:1])
-        spans.committed(one, landing, Commit(one.ticket, 0, None))
-        await asyncio.sleep(around.rules.missing_seconds * 0.9)
-        assert around.sent_names == []
-        await asyncio.sleep(around.rules.missing_seconds * 0.2)
-        assert around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]
-
-    run_virtual(main())
+@virtual
+async def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
+    around = Surroundings(one_sided=False)
+    spans, one, landing = opened(around)
+    spans.arrived(one, landing, [1], 0, 2, sums(around, landing)[:1])
+    spans.committed(one, landing, Commit(one.ticket, 0, None))
+    await asyncio.sleep(around.rules.missing_seconds * 0.9)
+    assert around.sent_names == []
+    await asyncio.sleep(around.rules.missing_seconds * 0.2)
+    assert around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]

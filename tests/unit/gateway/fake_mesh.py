@@ -1,6 +1,5 @@
 """A sequencer with two fake workers of each tier: their sessions record the messages that they get."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, cast
@@ -18,7 +17,6 @@ from mesh.messages.jobs import End, FullKind, Sampling, Ticket, Tier, Token
 from mesh.messages.message import Message
 from mesh.messages.reports import Full, Hello, Load, PrefixChange, TokenOf, Tokens
 from mesh.rules import RULES
-from tests.sim.loop import run_virtual
 
 
 @dataclass
@@ -107,14 +105,3 @@ def error_of(request: GatewayRequest) -> BatonError:
         event = request.unread.take()
         if isinstance(event, BatonError):
             return event
-
-
-def virtual(test: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            test()
-
-        run_virtual(main())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run

@@ -14,8 +14,8 @@ from mesh.errors import Cancelled, DeadlineExceeded
 from mesh.messages.jobs import End, Reason, Token
 from mesh.messages.reports import Distribution, Lost, Measures, Prefilled, TokenOf, Tokens
 from mesh.telemetry.buckets import FIRST_TOKEN, ITERATION_TOKENS, LATENCY, PER_TOKEN
-from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import run_virtual, virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
 def nonzero(counts: Mapping[Any, int]) -> dict[Any, int]:
@@ -34,7 +34,7 @@ def serve(m: SequencerMesh, request: GatewayRequest, tokens: int, end: End = End
 
 
 @virtual
-def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
+async def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     serve(m, m.accept(), 3)
@@ -60,7 +60,7 @@ def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
 
 
 @virtual
-def test_an_answer_that_its_front_door_cut_at_a_stop_string_ended_well() -> None:
+async def test_an_answer_that_its_front_door_cut_at_a_stop_string_ended_well() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     request = m.accept()
@@ -107,7 +107,7 @@ def test_tokens_of_one_message_are_one_gap_and_latencies_add_up() -> None:
 
 
 @virtual
-def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> None:
+async def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     first, second = m.accept(choices=2), m.accept(choices=2)
@@ -120,7 +120,7 @@ def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> No
 
 
 @virtual
-def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_nothing_away() -> None:
+async def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_nothing_away() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     worker = m.workers["d1"]

@@ -14,7 +14,7 @@ from mesh.messages.codec import UP
 from mesh.messages.message import Message
 from mesh.messages.reports import PageMap
 from mesh.sessions.page_map import LETTERS, MOST_CELLS, PAGE_STATES, PERIOD_SECONDS, PageWatch, pack, spell
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 
 
 @dataclass
@@ -119,16 +119,13 @@ def test_the_maps_end_with_the_watch_and_go_on_when_it_is_repeated() -> None:
     assert watched(2, change_at=(3.2,), again_at=1.8) == [0.0, 3.5]
 
 
-def test_a_session_that_ended_gets_nothing_and_an_unwatched_pool_is_not_read() -> None:
+@virtual
+async def test_a_session_that_ended_gets_nothing_and_an_unwatched_pool_is_not_read() -> None:
     pool, session = FixedPool(["free"]), WatchingSession()
-
-    async def main() -> None:
-        watch = PageWatch(pool)
-        await asyncio.sleep(5)
-        assert pool.slices == []
-        watch.watch(cast(Any, session), 10)
-        session.ended = True
-        await asyncio.sleep(5)
-        assert session.sent == []
-
-    run_virtual(main())
+    watch = PageWatch(pool)
+    await asyncio.sleep(5)
+    assert pool.slices == []
+    watch.watch(cast(Any, session), 10)
+    session.ended = True
+    await asyncio.sleep(5)
+    assert session.sent == []

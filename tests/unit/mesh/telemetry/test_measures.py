@@ -15,7 +15,7 @@ from mesh.rules import RULES
 from mesh.sessions.attach import MEASURE_SECONDS, Attachments
 from mesh.telemetry.measures import Histogram, MeasureBook
 from mesh.timing.loop_delay import watch_delay
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 
 HELLO = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (), (), True))
 
@@ -85,59 +85,54 @@ def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_th
     assert len(values) in (4, 5) and all(gap > MEASURE_SECONDS * 0.99 for gap in gaps)
 
 
-def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> None:
+@virtual
+async def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> None:
     delays = list[float]()
-
-    async def main() -> None:
-        loop: Any = asyncio.get_running_loop()
-        network = MemoryNetwork(Random(1))
-        worker = Attachments(
-            network.host("worker"),
-            gateways=("gateway",),
-            rules=RULES,
-            hello=HELLO,
-            load=lambda: HELLO.load,
-            cached=lambda: HELLO.prefix.added,
-            on_message=lambda session, message: None,
-            on_end=lambda session: None,
-            pages=PagePool(8),
-            measures=lambda: Measures((Measure("delays", len(delays)),), ()),
-        )
-        await worker.listen("worker")
-        pushing = asyncio.ensure_future(worker.push_measures(delays.append))
-        stream = await network.host("gateway").dial("worker", Channel.ATTACH)
-        for first in (await stream.receive(), await stream.receive()):
-            assert isinstance(first, Hello | Measures)
-        await asyncio.sleep(1.5)  # the first look finds what nobody has told
-        told = len(delays)
-        await asyncio.sleep(1.6)
-        assert len(delays) == told
-        loop.stand_still(1.5)
-        await asyncio.sleep(0.5)
-        assert len(delays) == told + 1 and delays[-1] > 0.1
-        pushing.cancel()
-        await asyncio.gather(pushing, return_exceptions=True)
-        await worker.aclose()
-
-    run_virtual(main())
+    loop: Any = asyncio.get_running_loop()
+    network = MemoryNetwork(Random(1))
+    worker = Attachments(
+        network.host("worker"),
+        gateways=("gateway",),
+        rules=RULES,
+        hello=HELLO,
+        load=lambda: HELLO.load,
+        cached=lambda: HELLO.prefix.added,
+        on_message=lambda session, message: None,
+        on_end=lambda session: None,
+        pages=PagePool(8),
+        measures=lambda: Measures((Measure("delays", len(delays)),), ()),
+    )
+    await worker.listen("worker")
+    pushing = asyncio.ensure_future(worker.push_measures(delays.append))
+    stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+    for first in (await stream.receive(), await stream.receive()):
+        assert isinstance(first, Hello | Measures)
+    await asyncio.sleep(1.5)  # the first look finds what nobody has told
+    told = len(delays)
+    await asyncio.sleep(1.6)
+    assert len(delays) == told
+    loop.stand_still(1.5)
+    await asyncio.sleep(0.5)
+    assert len(delays) == told + 1 and delays[-1] > 0.1
+    pushing.cancel()
+    await asyncio.gather(pushing, return_exceptions=True)
+    await worker.aclose()
 
 
-def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
-    async def main() -> None:
-        worker = Attachments(
-            MemoryNetwork(Random(1)).host("worker"),
-            gateways=(),
-            rules=RULES,
-            hello=HELLO,
-            load=lambda: HELLO.load,
-            cached=lambda: HELLO.prefix.added,
-            on_message=lambda session, message: None,
-            on_end=lambda session: None,
-            pages=PagePool(8),
-        )
-        await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
+    worker = Attachments(
+        MemoryNetwork(Random(1)).host("worker"),
+        gateways=(),
+        rules=RULES,
+        hello=HELLO,
+        load=lambda: HELLO.load,
+        cached=lambda: HELLO.prefix.added,
+        on_message=lambda session, message: None,
+        on_end=lambda session: None,
+        pages=PagePool(8),
+    )
+    await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)
 
 
 async def test_a_blocked_loop_is_seen_as_delay() -> None:
