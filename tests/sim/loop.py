@@ -45,11 +45,11 @@ def run_virtual(main: Coroutine[Any, Any, T], *, early_seconds: float = 0.0) -> 
         loop.close()
 
 
-def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """The test runs in virtual time, on a loop of its own."""
+def virtual(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The coroutine runs in virtual time, on a loop of its own, and its caller gets what it returns."""
 
     @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        run_virtual(test(*args, **kwargs))
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_virtual(test(*args, **kwargs))
 
     return run

@@ -11,7 +11,7 @@ from mesh.messages.jobs import Sampling, Tier
 from mesh.messages.orders import Examination
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual, virtual
+from tests.sim.loop import virtual
 from tests.sim.model import reference, reference_logprobs
 from tests.sim.workers import SHAPE
 
@@ -94,24 +94,22 @@ async def test_a_model_without_workers_is_refused_by_name_while_the_other_is_ser
     assert await cluster.finish() == [] and waits.seen == expected(waits)
 
 
-def test_a_worker_of_a_model_that_is_not_served_is_refused_by_name_and_gets_no_request(
+@virtual
+async def test_a_worker_of_a_model_that_is_not_served_is_refused_by_name_and_gets_no_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        cluster = Cluster(1, models={"decode9": "stranger"})
-        await cluster.start(1, 1)
-        await cluster.add(Tier.DECODE, "decode9")
-        await asyncio.sleep(60.0)
-        assert cluster.gateway.refused_workers() == ("decode9 at decode9: it has model stranger, served are sim",)
-        for _ in range(8):
-            cluster.ask(PROMPT, SAMPLING)
-        assert await cluster.finish() == []
-        assert cluster.processes["decode9"].worker.plans == []
-        await cluster.kill("decode9")
-        await cluster.until(lambda: not cluster.gateway.refused_workers())
-        assert cluster.gateway.refused_workers() == () and len(cluster.gateway.workers) == 2
-
-    run_virtual(main())
+    cluster = Cluster(1, models={"decode9": "stranger"})
+    await cluster.start(1, 1)
+    await cluster.add(Tier.DECODE, "decode9")
+    await asyncio.sleep(60.0)
+    assert cluster.gateway.refused_workers() == ("decode9 at decode9: it has model stranger, served are sim",)
+    for _ in range(8):
+        cluster.ask(PROMPT, SAMPLING)
+    assert await cluster.finish() == []
+    assert cluster.processes["decode9"].worker.plans == []
+    await cluster.kill("decode9")
+    await cluster.until(lambda: not cluster.gateway.refused_workers())
+    assert cluster.gateway.refused_workers() == () and len(cluster.gateway.workers) == 2
     refusals = [message for message in caplog.messages if "is refused" in message]
     assert refusals == ["decode decode9 is refused: it has model stranger, served are sim"], "once, not each heartbeat"
 

@@ -207,22 +207,20 @@ def test_a_writer_that_sends_heartbeats_is_not_killed_for_a_write_that_never_end
     assert alarms == ["3 pages stay quarantined: prefill process 4d lives, but a write of it does not end; restart it"]
 
 
-def test_a_write_that_never_ends_raises_one_alarm_though_its_writer_answers_for_others(
+@virtual
+async def test_a_write_that_never_ends_raises_one_alarm_though_its_writer_answers_for_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        around, loop = Surroundings(), asyncio.get_running_loop()
-        mine = quarantined(around)
-        for number in range(60):
-            around.prefill.heard_seconds = loop.time()
-            ticket = Ticket(number + 2, 1, bytes(16))
-            add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
-            loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=Quiet(ticket, WRITER)))
-            await asyncio.sleep(1.0)
-        assert around.receiver.killed == [] and mine.stuck_pages == 3
-        mine.close()
-
-    run_virtual(main())
+    around, loop = Surroundings(), asyncio.get_running_loop()
+    mine = quarantined(around)
+    for number in range(60):
+        around.prefill.heard_seconds = loop.time()
+        ticket = Ticket(number + 2, 1, bytes(16))
+        add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
+        loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=Quiet(ticket, WRITER)))
+        await asyncio.sleep(1.0)
+    assert around.receiver.killed == [] and mine.stuck_pages == 3
+    mine.close()
     told = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
     assert told == [
         ("WARNING", "3 pages are quarantined (the attempt ended here)"),

@@ -16,6 +16,7 @@ from mesh.errors import BatonError, Cancelled, Unavailable
 from mesh.messages.jobs import End, Token
 from mesh.messages.packed_tokens import PackedTokens
 from mesh.messages.reports import TokenOf, Tokens
+from tests.harness.waiting import within
 from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
@@ -51,12 +52,6 @@ def give(
         core.mesh.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(ticket, token) for token in tokens)))
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
@@ -80,7 +75,7 @@ async def stream_of(
     core, at_once = EmittingCore(), 0
     async with http_of(core, assets) as address:
         connection = await send_request(address, body, path)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         reading = asyncio.ensure_future(read_chunks(connection))
         for number, ids in enumerate(messages):
@@ -101,7 +96,7 @@ async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(a
     core = EmittingCore()
     async with http_of(core, assets) as address:
         connection = await send_request(address, COMPLETION)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         waited = []
         for token in (97, 98, 99, 0xC3, 0xA9, 100):
@@ -123,7 +118,7 @@ async def test_nothing_leaves_before_the_head_where_the_first_token_has_no_text(
     core = EmittingCore()
     async with http_of(core, assets) as address:
         connection = await send_request(address, COMPLETION if "chat" not in path else CHAT, path)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         for token in (258, 97, 98, 99):  # a special token leaves no text
             give(core, request, [token])
@@ -168,14 +163,14 @@ async def test_an_unread_stream_of_plain_tokens_pauses_and_loses_nothing(assets:
     core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024, model="tiny"))
     async with http_of(core, assets) as address:
         connection = await send_request(address, COMPLETION)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         while request.phase is RequestPhase.OPEN:
             core.emit(4)
             await asyncio.sleep(0.0005)
         assert request.phase is RequestPhase.PAUSED
         reading = asyncio.ensure_future(read_chunks(connection))
-        await until(lambda: request.phase is RequestPhase.OPEN)
+        await within(20, lambda: request.phase is RequestPhase.OPEN)
         for _ in range(50):
             core.emit()
             await asyncio.sleep(0)

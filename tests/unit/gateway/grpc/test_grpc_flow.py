@@ -12,9 +12,10 @@ from gateway.grpc.readers import ReaderWatch
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, ReaderStalled
+from tests.harness.waiting import within
 from tests.sim.loop import virtual
 from tests.unit.gateway.conftest import FakeCore
-from tests.unit.gateway.public_grpc import ask, serve, within
+from tests.unit.gateway.public_grpc import ask, serve
 
 
 async def numbers() -> AsyncIterator[int]:

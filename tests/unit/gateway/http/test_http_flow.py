@@ -3,7 +3,6 @@
 import asyncio
 import json
 import select
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,18 +14,13 @@ from gateway.sequencing.requests import RequestPhase
 from mesh.config.door_config import DoorConfig
 from mesh.errors import Unavailable
 from tests.harness.longest_pass import LongestPass, best_of
+from tests.harness.waiting import within
 from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
 LONGEST_PASS_SECONDS = 0.05
 READER_BYTES = 16 * 1024
-
-
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_client_that_keeps_up_gets_one_token_in_each_chunk(assets: Assets) -> None:

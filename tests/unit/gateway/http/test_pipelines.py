@@ -156,17 +156,15 @@ def test_an_answer_before_the_client_may_send_its_body_ends_the_connection() -> 
 
 
 @pytest.mark.parametrize(("target", "path"), [(b"http://y:80/b?c=d", "/b"), (b"http://y", "/")])
-def test_a_target_that_is_a_whole_url_names_the_host(target: bytes, path: str) -> None:
+@virtual
+async def test_a_target_that_is_a_whole_url_names_the_host(target: bytes, path: str) -> None:
     seen = list[Any]()
 
     async def noting(scope: Any, receive: Any, send: Any) -> None:
         seen.append((scope["path"], [value for name, value in scope["headers"] if name == b"host"]))
         await reading(scope, receive, send)
 
-    async def main() -> None:
-        client, _ = connected(noting)
-        client.data_received(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
-        await turns()
-
-    run_virtual(main())
+    client, _ = connected(noting)
+    client.data_received(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
+    await turns()
     assert seen == [(path, [b"y:80" if b":80" in target else b"y"])]

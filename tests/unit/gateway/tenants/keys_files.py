@@ -1,6 +1,5 @@
 """Keys files of tests, and front doors behind them. Keys of tests say whose they are."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,6 +23,7 @@ from gateway.tracing.traces import RecentTraces
 from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcListening
 from mesh.telemetry.spans import KeptHere
+from tests.harness.waiting import within
 
 
 def key_of(name: str) -> str:
@@ -101,12 +101,6 @@ async def guarded_grpc(core: Any, assets: Assets, tenants: Tenants, **settings: 
         await server.close()
 
 
-async def soon(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def begun(core: Any, count: int) -> None:
     """Wait until so many choices have reached the core."""
-    await soon(lambda: len(core.requests) == count)
+    await within(20, lambda: len(core.requests) == count)

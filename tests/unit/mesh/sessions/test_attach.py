@@ -17,7 +17,7 @@ from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
 from mesh.sessions.attach import Attachments
 from mesh.sessions.session import Session
-from tests.sim.loop import run_virtual, virtual
+from tests.sim.loop import virtual
 
 CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (b"page",), (), True))
 # What a worker knows when it starts: the rest of Hello is that of the moment in which a gateway dials.
@@ -156,14 +156,12 @@ async def test_an_unsound_job_is_answered_and_reaches_no_worker() -> None:
     assert gateway.requests == [Open(good, None)] and gateway.ended == [], "the stream goes on"
 
 
-def test_a_worker_that_gets_no_requests_says_why_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        gateway = await attached()
-        gateway.stream.send(Refused("it fits no decode worker"))
-        await asyncio.sleep(0.1)
-        assert gateway.requests == [] and gateway.ended == []
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_that_gets_no_requests_says_why_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    gateway = await attached()
+    gateway.stream.send(Refused("it fits no decode worker"))
+    await asyncio.sleep(0.1)
+    assert gateway.requests == [] and gateway.ended == []
     assert [record.levelname for record in caplog.records if "it fits no decode worker" in record.message] == ["ERROR"]
 
 

@@ -15,7 +15,7 @@ from mesh.rules import RULES
 from mesh.sessions.attach import MEASURE_SECONDS, Attachments
 from mesh.telemetry.measures import Histogram, MeasureBook
 from mesh.timing.loop_delay import watch_delay
-from tests.sim.loop import run_virtual, virtual
+from tests.sim.loop import virtual
 
 HELLO = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (), (), True))
 
@@ -37,46 +37,43 @@ def test_counts_counters_and_histograms_travel_in_one_message() -> None:
     assert book.message({"steps": 3}) == expected
 
 
-def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_than_once_a_second() -> None:
+@virtual
+async def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_more_than_once_a_second() -> None:
     got = list[tuple[float, Message]]()
+    loop, count = asyncio.get_running_loop(), 0
+    network = MemoryNetwork(Random(1))
+    worker = Attachments(
+        network.host("worker"),
+        gateways=("gateway",),
+        rules=RULES,
+        hello=HELLO,
+        load=lambda: HELLO.load,
+        cached=lambda: HELLO.prefix.added,
+        on_message=lambda session, message: None,
+        on_end=lambda session: None,
+        pages=PagePool(8),
+        measures=lambda: Measures((Measure("steps", count),), ()),
+    )
+    await worker.listen("worker")
+    pushing = asyncio.ensure_future(worker.push_measures(lambda delay: None))
+    stream = await network.host("gateway").dial("worker", Channel.ATTACH)
 
-    async def main() -> None:
-        loop, count = asyncio.get_running_loop(), 0
-        network = MemoryNetwork(Random(1))
-        worker = Attachments(
-            network.host("worker"),
-            gateways=("gateway",),
-            rules=RULES,
-            hello=HELLO,
-            load=lambda: HELLO.load,
-            cached=lambda: HELLO.prefix.added,
-            on_message=lambda session, message: None,
-            on_end=lambda session: None,
-            pages=PagePool(8),
-            measures=lambda: Measures((Measure("steps", count),), ()),
-        )
-        await worker.listen("worker")
-        pushing = asyncio.ensure_future(worker.push_measures(lambda delay: None))
-        stream = await network.host("gateway").dial("worker", Channel.ATTACH)
+    async def receive() -> None:
+        while True:
+            message = await stream.receive()
+            stream.send(Heartbeat())
+            if not isinstance(message, Heartbeat):
+                got.append((loop.time(), message))
 
-        async def receive() -> None:
-            while True:
-                message = await stream.receive()
-                stream.send(Heartbeat())
-                if not isinstance(message, Heartbeat):
-                    got.append((loop.time(), message))
-
-        receiving = asyncio.ensure_future(receive())
-        for _ in range(30):  # three seconds of steps
-            await asyncio.sleep(0.1)
-            count += 1
-        await asyncio.sleep(5)  # nothing changes
-        for task in (pushing, receiving):
-            task.cancel()
-        await asyncio.gather(pushing, receiving, return_exceptions=True)
-        await worker.aclose()
-
-    run_virtual(main())
+    receiving = asyncio.ensure_future(receive())
+    for _ in range(30):  # three seconds of steps
+        await asyncio.sleep(0.1)
+        count += 1
+    await asyncio.sleep(5)  # nothing changes
+    for task in (pushing, receiving):
+        task.cancel()
+    await asyncio.gather(pushing, receiving, return_exceptions=True)
+    await worker.aclose()
     assert got[0][1] == HELLO
     times, messages = zip(*got[1:], strict=True)
     values = [message.values[0].value for message in messages]
