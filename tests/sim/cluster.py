@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import chain
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from decode_svc.worker import DecodeWorker
 from engine.pool.pages import PagePool
@@ -84,13 +84,14 @@ class Cluster:
             rules=self.options.rules,
         )
 
-    async def start(self, prefills: int = 2, decodes: int = 2) -> None:
+    async def start(self, prefills: int = 2, decodes: int = 2) -> Self:
         await self.gateway.listen("gateway")
         for number in range(prefills):
             await self.add(Tier.PREFILL, f"prefill{number}")
         for number in range(decodes):
             await self.add(Tier.DECODE, f"decode{number}")
         await self.until(lambda: len(self.gateway.workers) == prefills + decodes)
+        return self
 
     async def restart_gateway(self, random: Random) -> None:
         self.network.unlisten("gateway")

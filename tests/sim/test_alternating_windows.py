@@ -36,8 +36,7 @@ async def test_a_long_text_holds_all_pages_of_one_band_and_few_of_the_other(
 @virtual
 async def test_negative_control_pages_of_all_layers_do_not_fit() -> None:
     """A pool of equally many bytes: a page of all layers takes those of two."""
-    cluster = cluster_with(0, MostHeld(), pages=(650 // 4 + 9) // 2)
-    await cluster.start(1, 1)
+    cluster = await cluster_with(0, MostHeld(), pages=(650 // 4 + 9) // 2).start(1, 1)
     client = cluster.ask(TEXT[:500], Sampling(max_tokens=150))
     client.may_fail = True
     assert await cluster.finish(600) == []
@@ -46,8 +45,7 @@ async def test_negative_control_pages_of_all_layers_do_not_fit() -> None:
 
 @virtual
 async def test_decode_keeps_the_pages_that_it_has_and_only_the_others_land() -> None:
-    cluster = alternating(MostHeld(), pages=400)
-    await cluster.start(1, 1)
+    cluster = await alternating(MostHeld(), pages=400).start(1, 1)
     cluster.ask(TEXT[:200], Sampling(max_tokens=20))
     assert await cluster.finish(60) == []
     before = cluster.decode().landings.bytes_landed
@@ -59,8 +57,7 @@ async def test_decode_keeps_the_pages_that_it_has_and_only_the_others_land() -> 
 
 @virtual
 async def test_a_damaged_span_of_either_band_is_sent_again() -> None:
-    cluster = alternating(MostHeld(), pages=120)
-    await cluster.start(1, 1)
+    cluster = await alternating(MostHeld(), pages=120).start(1, 1)
     cluster.fabric.spoil = 3
     cluster.ask(TEXT[:120], Sampling(max_tokens=30))
     assert await cluster.finish(120) == []

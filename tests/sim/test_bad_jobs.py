@@ -49,8 +49,7 @@ async def with_poison(cluster: Cluster, bad: int) -> list[SimClient]:
 @pytest.mark.parametrize("bad", [1, 5])
 @virtual
 async def test_a_prompt_that_makes_steps_fail_ends_alone(local: Local, one_sided: bool, bad: int) -> None:
-    cluster = Cluster(5, local=local, one_sided=one_sided, on_plan=poisonous)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5, local=local, one_sided=one_sided, on_plan=poisonous).start(1, 1)
     before = {name: process.incarnation for name, process in cluster.processes.items()}
     for client in await with_poison(cluster, bad):
         assert isinstance(client.error, Internal) and client.spec.request_id in str(client.error)
@@ -67,8 +66,7 @@ async def test_a_prompt_that_makes_steps_fail_ends_alone(local: Local, one_sided
 async def test_a_token_that_makes_decode_steps_fail_ends_its_request_alone(ahead: bool) -> None:
     """The poison is sampled in the middle of an answer; with `ahead` the next step is launched already when the step
     before it fails."""
-    probe = Cluster(5, local=Local.ALWAYS)
-    await probe.start(0, 1)
+    probe = await Cluster(5, local=Local.ALWAYS).start(0, 1)
     clients = innocents(probe, 7)
     assert await probe.finish() == []
     poison = clients[3].seen[10]
@@ -78,8 +76,7 @@ async def test_a_token_that_makes_decode_steps_fail_ends_its_request_alone(ahead
         if any(poison in piece.tokens for piece in plan.pieces):
             raise FloatingPointError
 
-    cluster = Cluster(5, local=Local.ALWAYS, ahead=ahead, on_plan=on_plan)
-    await cluster.start(0, 1)
+    cluster = await Cluster(5, local=Local.ALWAYS, ahead=ahead, on_plan=on_plan).start(0, 1)
     clients = innocents(cluster, 7)
     clients[3].may_fail = True
     assert await cluster.finish() == []
@@ -98,8 +95,7 @@ class NoIsolation(Isolation):
 @virtual
 async def test_without_isolation_a_bad_prompt_kills_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefill_svc.worker.Isolation", NoIsolation)
-    cluster = Cluster(5, local=Local.NEVER, on_plan=poisonous)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5, local=Local.NEVER, on_plan=poisonous).start(1, 1)
     innocents(cluster, 3)
     cluster.ask((POISON, 1, 2))
     await cluster.until(lambda: cluster.processes["prefill0"].tasks[0].done(), 5.0)
@@ -114,8 +110,7 @@ async def test_a_worker_that_can_compute_nothing_any_more_ends_and_its_requests_
         if broken:
             raise FloatingPointError("the device is lost")
 
-    cluster = Cluster(5, local=Local.ALWAYS, on_plan=on_plan)
-    await cluster.start(0, 1)
+    cluster = await Cluster(5, local=Local.ALWAYS, on_plan=on_plan).start(0, 1)
     clients = innocents(cluster, 5)
     await cluster.until(lambda: all(client.seen for client in clients))
     broken.append("now")
@@ -131,8 +126,7 @@ async def test_a_worker_that_can_compute_nothing_any_more_ends_and_its_requests_
 
 @virtual
 async def test_an_examination_that_makes_steps_fail_ends_alone() -> None:
-    cluster = Cluster(5, on_plan=poisonous)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5, on_plan=poisonous).start(1, 1)
     good = innocents(cluster, 4)
     bad = replace(good[0].spec, prompt=(1, POISON, 3), examination=Examination(pooling=Pooling.LAST))
     with pytest.raises(Internal, match="FloatingPointError"):
@@ -215,8 +209,7 @@ class RefusedJobs:
 @pytest.mark.parametrize("tier", ["prefill0", "decode0"])
 @virtual
 async def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier: str) -> None:
-    cluster = Cluster(5)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5).start(1, 1)
     good = innocents(cluster, 4)
     await asyncio.sleep(0.005)
     worker, gateway = cluster.processes[tier].worker, RefusedJobs()
@@ -238,8 +231,7 @@ class Anything(JobLimits):
 
 @virtual
 async def test_without_the_check_one_empty_prompt_ends_a_worker_with_all_its_requests() -> None:
-    cluster = Cluster(5, local=Local.ALWAYS)
-    await cluster.start(0, 1)
+    cluster = await Cluster(5, local=Local.ALWAYS).start(0, 1)
     innocents(cluster, 4)
     await asyncio.sleep(0.005)
     worker, loop = cluster.processes["decode0"].worker, cluster.processes["decode0"].tasks[0]

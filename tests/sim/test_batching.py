@@ -21,8 +21,7 @@ def keys(plan: Plan) -> set[int]:
 
 @virtual
 async def test_a_request_that_joins_31_others_gets_its_second_token_within_two_steps_of_landing() -> None:
-    cluster = Cluster(1, pages=1024, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=1024, local=Local.NEVER).start(1, 1)
     decode = cluster.decode()
     for number in range(31):
         cluster.ask(prompt(number, 6), Sampling(max_tokens=70))
@@ -47,8 +46,7 @@ async def test_a_request_that_joins_31_others_gets_its_second_token_within_two_s
 @virtual
 async def test_4k_prompts_prefilled_at_decode_stretch_no_gap_by_more_than_a_chunk(long_prompts: int) -> None:
     chunk = 128
-    cluster = Cluster(1, pages=4096, local=Local.ALWAYS, chunk_tokens=chunk)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, pages=4096, local=Local.ALWAYS, chunk_tokens=chunk).start(0, 1)
     decode = cluster.decode()
     streams = [cluster.ask(prompt(number, 6), Sampling(max_tokens=40 * long_prompts)) for number in range(8)]
     assert await cluster.until(lambda: all(len(client.seen) > 1 for client in streams))
@@ -89,8 +87,7 @@ async def test_behind_a_full_batch_waiting_prompts_are_not_tried_at_every_step(m
         tried.append(request.key)
         return trial(room, request)
 
-    cluster = Cluster(1, pages=1024, local=Local.ALWAYS, max_batch=2)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, pages=1024, local=Local.ALWAYS, max_batch=2).start(0, 1)
     monkeypatch.setattr(Room, "take_shared", counted)
     clients = [cluster.ask(prompt(number, 6), Sampling(max_tokens=20)) for number in range(40)]
     assert await cluster.until(lambda: all(client.ended for client in clients), 20.0)

@@ -20,8 +20,7 @@ SAMPLING = Sampling(max_tokens=20)
 
 async def two_classes(rules: Rules = RULES) -> Cluster:
     """Prefill A, decode A, decode B."""
-    cluster = Cluster(1, rules=rules, numerics={"decode1": "class-b"})
-    await cluster.start(1, 2)
+    cluster = await Cluster(1, rules=rules, numerics={"decode1": "class-b"}).start(1, 2)
     return cluster
 
 

@@ -22,8 +22,7 @@ PROMPT = tuple(range(10))  # three pages
 @pytest.mark.parametrize("phase", ["landing", "local", "running"])
 @virtual
 async def test_decode_drops_a_request_whose_deadline_has_passed_while_cancel_is_held_back(phase: str) -> None:
-    cluster = Cluster(1, local=Local.ALWAYS if phase == "local" else Local.NEVER, max_batch=1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, local=Local.ALWAYS if phase == "local" else Local.NEVER, max_batch=1).start(1, 1)
     decode = cluster.decode()
     cancels = cluster.network.hold(lambda _, target, message: isinstance(message, Cancel) and target == "decode0")
     if phase == "local":
@@ -67,8 +66,7 @@ class DirectGateway:
 
 @virtual
 async def test_a_low_priority_request_waits_its_seconds_under_a_constant_flow_and_then_ends() -> None:
-    cluster = Cluster(1, local=Local.ALWAYS, max_batch=1, cache=False)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, local=Local.ALWAYS, max_batch=1, cache=False).start(0, 1)
     gateway = DirectGateway()
     await gateway.attach(cluster)
     gateway.open(1, max_tokens=60)  # until others wait, too

@@ -73,8 +73,7 @@ async def test_a_gateway_that_is_stopped_again_and_again_ends_no_request() -> No
 
 @virtual
 async def test_requests_whose_workers_all_die_at_once_go_on_when_they_are_back() -> None:
-    cluster = Cluster(3, pages=512)
-    await cluster.start(2, 2)
+    cluster = await Cluster(3, pages=512).start(2, 2)
     clients = [cluster.ask(tuple(range(i, i + 9)), LONG) for i in range(16)]
     names = list(cluster.processes)
     for round_ in range(1, 4):
@@ -89,8 +88,7 @@ async def test_requests_whose_workers_all_die_at_once_go_on_when_they_are_back()
 
 @virtual
 async def test_drains_do_not_count_however_many_end_under_one_request() -> None:
-    cluster = Cluster(4)
-    await cluster.start(1, 2)
+    cluster = await Cluster(4).start(1, 2)
     client = cluster.ask(PROMPT, LONG)
     for drain in range(1, 5):
         assert await cluster.until(lambda n=drain: len(client.seen) >= 4 * n)
@@ -106,8 +104,7 @@ async def test_drains_do_not_count_however_many_end_under_one_request() -> None:
 @virtual
 async def test_prompts_behind_the_one_that_kills_do_not_end_with_it() -> None:
     """Requests live that wait at the worker that dies three times: no step has computed them."""
-    cluster = Cluster(5, local=Local.NEVER, chunk_tokens=8, pages=512)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5, local=Local.NEVER, chunk_tokens=8, pages=512).start(1, 1)
     bad = poison(cluster, restart_seconds=0.5)
     killer = ask_for_death(cluster)
     await asyncio.sleep(0.001)
@@ -156,8 +153,7 @@ def poison(cluster: Cluster, *, restart_seconds: float) -> list[str]:
 
 @virtual
 async def test_a_request_that_kills_each_worker_that_computes_it_ends_after_the_third() -> None:
-    cluster = Cluster(6)
-    await cluster.start(2, 2)
+    cluster = await Cluster(6).start(2, 2)
     dead = poison(cluster, restart_seconds=0.5)
     bystander = cluster.ask(PROMPT, LONG)
     client = ask_for_death(cluster)
@@ -169,8 +165,7 @@ async def test_a_request_that_kills_each_worker_that_computes_it_ends_after_the_
 
 @virtual
 async def test_it_ends_though_the_notice_of_its_first_step_dies_with_the_worker() -> None:
-    cluster = Cluster(7)
-    await cluster.start(2, 2)
+    cluster = await Cluster(7).start(2, 2)
 
     def lost(source: str, target: str, message: Message) -> bool:
         return isinstance(message, Begun)
@@ -185,8 +180,7 @@ async def test_it_ends_though_the_notice_of_its_first_step_dies_with_the_worker(
 @virtual
 async def test_several_that_kill_at_the_same_time_end_too() -> None:
     """Each request sees several workers die at the same time, so these deaths are not blamed on it, up to a limit."""
-    cluster = Cluster(8, pages=256)
-    await cluster.start(2, 2)
+    cluster = await Cluster(8, pages=256).start(2, 2)
     dead = poison(cluster, restart_seconds=0.2)
     clients = [ask_for_death(cluster) for _ in range(8)]
     assert await cluster.until(lambda: all(client.ended for client in clients), 200)
@@ -196,8 +190,7 @@ async def test_several_that_kill_at_the_same_time_end_too() -> None:
 
 @virtual
 async def test_a_worker_that_has_computed_much_of_a_request_does_not_count() -> None:
-    cluster = Cluster(9)
-    await cluster.start(1, 1)
+    cluster = await Cluster(9).start(1, 1)
     client = cluster.ask(PROMPT, Sampling(max_tokens=160))
     for death in range(1, 6):
         seen = len(client.seen)

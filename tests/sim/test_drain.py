@@ -9,8 +9,7 @@ from tests.sim.loop import virtual
 
 @virtual
 async def test_a_draining_decode_worker_finishes_and_new_requests_go_to_the_other() -> None:
-    cluster = Cluster(3)
-    await cluster.start(1, 2)
+    cluster = await Cluster(3).start(1, 2)
     running = cluster.ask(tuple(range(10)), Sampling(max_tokens=40))
     await cluster.until(lambda: len(running.seen) > 3)
     busy = next(p for p in cluster.processes.values() if p.name.startswith("decode") and p.worker.busy)
@@ -27,8 +26,7 @@ async def test_a_draining_decode_worker_finishes_and_new_requests_go_to_the_othe
 
 @virtual
 async def test_usage_and_timings_say_what_the_prompt_took() -> None:
-    cluster = Cluster(4)
-    await cluster.start(1, 1)
+    cluster = await Cluster(4).start(1, 1)
     prompt = tuple(range(16))
     first = cluster.ask(prompt)
     await cluster.until(lambda: first.ended)

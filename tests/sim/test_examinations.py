@@ -60,8 +60,7 @@ async def test_negative_control_kept_reports_of_the_dead_worker_mix_two_classes(
 @virtual
 async def test_random_deaths_and_stalls_change_no_score_and_keep_no_page(seed: int) -> None:
     random = Random(seed)
-    cluster = Cluster(seed, pages=48, prefill_pages=24, local=random.choice(list(Local)))
-    await cluster.start(2, 2)
+    cluster = await Cluster(seed, pages=48, prefill_pages=24, local=random.choice(list(Local))).start(2, 2)
     results, died = list[bool](), list[BatonError]()
 
     async def one() -> None:
@@ -119,8 +118,7 @@ async def test_a_large_examination_is_not_starved_by_small_requests() -> None:
 
 @virtual
 async def test_small_examinations_do_not_starve_a_large_prompt() -> None:
-    cluster = Cluster(4, pages=64, prefill_pages=16, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(4, pages=64, prefill_pages=16, local=Local.NEVER).start(1, 1)
     floods = [asyncio.ensure_future(examine(cluster, (i, *range(11))).scores()) for i in range(8)]
     client = cluster.ask(LONG[:56], Sampling(max_tokens=1))
     for index in range(100):
@@ -133,8 +131,7 @@ async def test_small_examinations_do_not_starve_a_large_prompt() -> None:
 
 @virtual
 async def test_a_deadline_ends_an_examination_everywhere() -> None:
-    cluster = Cluster(5)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5).start(1, 1)
     stream = examine(cluster, LONG * 2, deadline_seconds=0.02)
     with pytest.raises(DeadlineExceeded):
         await stream.scores()

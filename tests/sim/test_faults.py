@@ -19,8 +19,7 @@ PROMPT = tuple(range(10))  # three pages
 @virtual
 async def test_a_first_token_that_prefill_left_behind_is_not_said_twice(seed: int) -> None:
     """Prefill dies with every span landed and Commit on its way; the gateway's Resume meets decode's own last row."""
-    cluster = Cluster(seed)
-    await cluster.start(1, 1)
+    cluster = await Cluster(seed).start(1, 1)
     cluster.network.hold(lambda source, target, message: isinstance(message, Commit))
     client = cluster.ask(PROMPT)
     await cluster.until(lambda: len(client.seen) == 1)
@@ -33,8 +32,7 @@ async def test_a_first_token_that_prefill_left_behind_is_not_said_twice(seed: in
 @virtual
 async def test_a_request_that_waits_for_a_page_goes_on_when_the_proof_comes() -> None:
     """Nothing else happens meanwhile: the Quiet alone must wake decode."""
-    cluster = Cluster(1, pages=6, may_kill=False)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=6, may_kill=False).start(1, 1)
     other = cluster.ask(tuple(range(30, 40)))
     ticket = cluster.ticket(other).pack()
     writes = cluster.fabric.hold(lambda write: write.ticket == ticket)
@@ -53,8 +51,7 @@ async def test_a_request_that_waits_for_a_page_goes_on_when_the_proof_comes() ->
 @pytest.mark.parametrize("one_sided", [True, False])
 @virtual
 async def test_decode_dies_and_another_decode_worker_goes_on_with_the_same_tokens(one_sided: bool) -> None:
-    cluster = Cluster(1, one_sided=one_sided)
-    await cluster.start(1, 2)
+    cluster = await Cluster(1, one_sided=one_sided).start(1, 2)
     client = cluster.ask(PROMPT, Sampling(max_tokens=20))
     assert await cluster.until(lambda: len(client.seen) == 7)
     serving = next(name for name in ("decode0", "decode1") if cluster.processes[name].worker.requests)
@@ -65,8 +62,7 @@ async def test_decode_dies_and_another_decode_worker_goes_on_with_the_same_token
 
 @virtual
 async def test_a_request_whose_workers_died_three_times_ends_with_an_error_of_its_own() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     client = cluster.ask(PROMPT, Sampling(max_tokens=40))
     client.may_fail = True
     for death in range(1, 4):
@@ -80,8 +76,7 @@ async def test_a_request_whose_workers_died_three_times_ends_with_an_error_of_it
 
 @virtual
 async def test_two_deaths_are_survived() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     client = cluster.ask(PROMPT, Sampling(max_tokens=40))
     for death in range(1, 3):
         assert await cluster.until(lambda d=death: bool(cluster.decode().requests) and len(client.seen) > 2 * d)
@@ -92,8 +87,7 @@ async def test_two_deaths_are_survived() -> None:
 
 @virtual
 async def test_a_deadline_ends_the_request_on_time_and_frees_everything() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     loop = asyncio.get_running_loop()
     client = cluster.ask(PROMPT, Sampling(max_tokens=60), 0.05)
     client.may_fail = True
@@ -106,8 +100,7 @@ async def test_a_deadline_ends_the_request_on_time_and_frees_everything() -> Non
 
 @virtual
 async def test_a_request_waits_for_a_worker_as_long_as_the_gateway_has_patience() -> None:
-    cluster = Cluster(1, patience_seconds=3.0)
-    await cluster.start(0, 0)
+    cluster = await Cluster(1, patience_seconds=3.0).start(0, 0)
     impatient = cluster.ask(PROMPT)
     impatient.may_fail = True
     await asyncio.sleep(2)
@@ -121,16 +114,14 @@ async def test_a_request_waits_for_a_worker_as_long_as_the_gateway_has_patience(
 
 @virtual
 async def test_patience_counts_only_while_no_worker_has_the_request() -> None:
-    cluster = Cluster(1, patience_seconds=0.05)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, patience_seconds=0.05).start(1, 1)
     cluster.ask(PROMPT, Sampling(max_tokens=60))
     assert await cluster.finish() == []
 
 
 @virtual
 async def test_after_a_gateway_restart_the_client_goes_on_by_sending_what_it_has() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     sampling = Sampling(max_tokens=30, temperature=1.0, seed=7)
     client = cluster.ask(PROMPT, sampling)
     assert await cluster.until(lambda: len(client.seen) == 9)
@@ -149,8 +140,7 @@ async def test_after_a_gateway_restart_the_client_goes_on_by_sending_what_it_has
 @virtual
 async def test_a_cancel_at_any_moment_leaves_no_page_behind(one_sided: bool) -> None:
     random = Random(3)
-    cluster = Cluster(3, one_sided=one_sided, pages=24, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(3, one_sided=one_sided, pages=24, local=Local.NEVER).start(1, 1)
     for number in range(60):
         client = cluster.ask(tuple(random.randrange(50) for _ in range(20)), Sampling(max_tokens=8))
         asyncio.get_running_loop().call_later(number / 60 * 0.06, client.handle.cancel)

@@ -111,8 +111,7 @@ def check(client: SimClient) -> None:
 async def test_kills_of_both_tiers_in_mid_json_change_no_byte(
     folder: Path, executor: Callable[[], Executor], source: DraftSource
 ) -> None:
-    cluster = mesh(folder, executor, source=source)
-    await cluster.start(2, 2)
+    cluster = await mesh(folder, executor, source=source).start(2, 2)
     clients = [ask(cluster, seed) for seed in range(3)]
     free = cluster.ask(tuple(range(9)), Sampling(max_tokens=90))
     assert await cluster.until(lambda: all(len(client.seen) > 12 for client in clients))
@@ -129,8 +128,7 @@ async def test_kills_of_both_tiers_in_mid_json_change_no_byte(
 
 def test_a_worker_that_forgets_what_was_emitted_before_it_is_noticed(folder: Path) -> None:
     async def main(kind: type[Masker]) -> list[str]:
-        cluster = mesh(folder, kind=kind)
-        await cluster.start(1, 2)
+        cluster = await mesh(folder, kind=kind).start(1, 2)
         client = ask(cluster, 5)
         client.may_fail = True
         assert await cluster.until(lambda: len(client.seen) > 20)
@@ -144,8 +142,7 @@ def test_a_worker_that_forgets_what_was_emitted_before_it_is_noticed(folder: Pat
 
 def test_a_slow_mask_lets_its_own_request_sit_out_and_no_other(folder: Path) -> None:
     async def times(executor: Callable[[], Executor]) -> tuple[float, float]:
-        cluster = mesh(folder, executor)
-        await cluster.start(1, 1)
+        cluster = await mesh(folder, executor).start(1, 1)
         loop = asyncio.get_running_loop()
         began, client = loop.time(), ask(cluster, 1)
         free = cluster.ask(tuple(range(9)), Sampling(max_tokens=30))
@@ -162,8 +159,7 @@ def test_a_slow_mask_lets_its_own_request_sit_out_and_no_other(folder: Path) -> 
 
 @virtual
 async def test_a_run_that_is_forced_takes_fewer_steps_than_tokens(folder: Path) -> None:
-    cluster = mesh(folder)
-    await cluster.start(1, 1)
+    cluster = await mesh(folder).start(1, 1)
     client = ask(cluster, 2)
     assert await cluster.finish() == []
     check(client)
@@ -174,8 +170,7 @@ async def test_a_run_that_is_forced_takes_fewer_steps_than_tokens(folder: Path) 
 
 @virtual
 async def test_a_continued_answer_follows_its_grammar_from_where_it_was(folder: Path) -> None:
-    cluster = mesh(folder)
-    await cluster.start(1, 1)
+    cluster = await mesh(folder).start(1, 1)
     whole = ask(cluster, 3)
     assert await cluster.finish() == []
     again = cluster.ask(whole.spec.prompt, whole.spec.sampling, emitted=tuple(whole.seen[:20]))

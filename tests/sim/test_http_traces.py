@@ -20,8 +20,7 @@ from tests.sim.loop import run_virtual, virtual
 
 @virtual
 async def test_the_server_span_and_the_generation_follow_the_conventions() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     status, _ = await mesh.post(HELLO, headers=[(b"traceparent", CLIENT.encode()), (b"x-request-id", b"mine")])
     assert status == 200
     tree = await mesh.tree()
@@ -57,8 +56,7 @@ async def test_the_server_span_and_the_generation_follow_the_conventions() -> No
 
 @virtual
 async def test_a_client_that_wants_no_trace_gets_none() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     await mesh.post(HELLO, headers=[(b"traceparent", CLIENT[:-2].encode() + b"00")])
     assert await mesh.trees() == []
     await mesh.post(HELLO)
@@ -87,8 +85,7 @@ async def test_the_share_decides_where_no_context_comes_in(share: float, recorde
 )
 @virtual
 async def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: str) -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     answered, content = await mesh.post(body)
     assert answered == status
     (listed,) = json.loads((await mesh.post(b"", path="/debug/requests"))[1])["requests"]
@@ -101,8 +98,7 @@ async def test_a_refused_request_is_a_tree_too(body: Any, status: int, error: st
 
 @virtual
 async def test_several_choices_share_one_generation() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 2)
+    mesh = await HttpMesh().start(1, 2)
     await mesh.post(HELLO | {"n": 3, "temperature": 1.0})
     tree = await mesh.tree()
     names = [span.name for span in tree]
@@ -113,8 +109,7 @@ async def test_several_choices_share_one_generation() -> None:
 
 @virtual
 async def test_a_completion_of_several_prompts_is_one_request() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     await mesh.post({"model": "sim", "prompt": ["one", "two"], "max_tokens": 4}, path="/v1/completions")
     tree = await mesh.tree()
     assert [span.name for span in tree].count("decode") == 2
@@ -123,8 +118,7 @@ async def test_a_completion_of_several_prompts_is_one_request() -> None:
 
 @virtual
 async def test_a_client_that_hangs_up_ends_its_trace() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     await mesh.post(HELLO | {"stream": True, "max_tokens": 150}, leaves_after=0.1)
     root = root_of(await mesh.tree())
     assert root.attributes[semconv.STATUS] == "cancelled"
@@ -133,8 +127,7 @@ async def test_a_client_that_hangs_up_ends_its_trace() -> None:
 
 @virtual
 async def test_a_slow_client_shows_in_postprocess() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     # More than a connection holds for a client that reads a little every two seconds.
     await mesh.post(HELLO | {"stream": True, "n": 4, "max_tokens": 150}, slow=2.0)
     tree = await mesh.tree()
@@ -143,20 +136,17 @@ async def test_a_slow_client_shows_in_postprocess() -> None:
 
 @virtual
 async def test_missed_limits_are_flagged_on_the_root() -> None:
-    mesh = HttpMesh(limits=Limits(ttft_seconds=0.001, itl_seconds=0.001))
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh(limits=Limits(ttft_seconds=0.001, itl_seconds=0.001)).start(1, 1)
     await mesh.post(HELLO)
     assert root_of(await mesh.tree()).attributes[semconv.SLO_VIOLATED] == ("ttft", "itl")
-    kept = HttpMesh(limits=Limits(ttft_seconds=10.0, itl_seconds=10.0))
-    await kept.cluster.start(1, 1)
+    kept = await HttpMesh(limits=Limits(ttft_seconds=10.0, itl_seconds=10.0)).start(1, 1)
     await kept.post(HELLO)
     assert semconv.SLO_VIOLATED not in root_of(await kept.tree()).attributes
 
 
 @virtual
 async def test_the_debug_pages_show_the_last_requests_and_their_spans() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     for name in (b"first", b"second/with a slash".replace(b" ", b"-")):
         await mesh.post(HELLO, headers=[(b"x-request-id", name)])
     tree = (await mesh.trees())[1]
@@ -177,8 +167,7 @@ async def test_the_debug_pages_show_the_last_requests_and_their_spans() -> None:
 
 @virtual
 async def test_a_running_request_is_shown_up_to_now() -> None:
-    mesh = HttpMesh()
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh().start(1, 1)
     task = asyncio.ensure_future(mesh.post(HELLO | {"max_tokens": 100}, headers=[(b"x-request-id", b"r")]))
     await asyncio.sleep(0.1)
     running = json.loads((await mesh.post(b"", path="/debug/requests/r"))[1])
@@ -213,8 +202,7 @@ async def test_a_refused_request_is_counted_as_refused_and_one_that_fails_later_
 
 def test_each_request_is_one_line_of_the_log_without_its_content(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> set[str]:
-        mesh = HttpMesh()
-        await mesh.cluster.start(1, 1)
+        mesh = await HttpMesh().start(1, 1)
         await mesh.post(HELLO, headers=[(b"x-request-id", b"mine")])
         await mesh.post(b"{broken")
         return {f"{tree[0].trace_id:032x}" for tree in await mesh.trees()}

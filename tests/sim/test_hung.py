@@ -39,8 +39,7 @@ def hang(cluster: Cluster, name: str) -> None:
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
 @virtual
 async def test_streams_of_a_worker_whose_compute_hangs_go_on_elsewhere(name: str, local: Local) -> None:
-    cluster = Cluster(1, pages=512, local=local)
-    await cluster.start(2, 2)
+    cluster = await Cluster(1, pages=512, local=local).start(2, 2)
     random = Random(4)
     prompts = [tuple(random.randrange(50) for _ in range(30)) for _ in range(24)]
     clients = [cluster.ask(prompt, LONG) for prompt in prompts]
@@ -64,8 +63,7 @@ async def test_streams_of_a_worker_whose_compute_hangs_go_on_elsewhere(name: str
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
 @virtual
 async def test_a_worker_that_does_not_even_report_its_long_step_is_left_too(name: str) -> None:
-    cluster = Cluster(2)
-    await cluster.start(2, 2)
+    cluster = await Cluster(2).start(2, 2)
     client = cluster.ask(tuple(range(30)), LONG)
     both = [cluster.ask(tuple(range(i, i + 30)), LONG) for i in range(12)]
     for task in cluster.processes[name].tasks[2:]:
@@ -81,8 +79,7 @@ async def test_a_worker_that_does_not_even_report_its_long_step_is_left_too(name
 @virtual
 async def test_a_step_that_is_slow_and_ends_costs_no_request_its_worker() -> None:
     """Negative control: many times the median, and other workers would be free."""
-    cluster = Cluster(3)
-    await cluster.start(2, 2)
+    cluster = await Cluster(3).start(2, 2)
     clients = [cluster.ask(tuple(range(i, i + 20)), LONG) for i in range(8)]
     assert await cluster.until(lambda: all(len(client.seen) > 4 for client in clients))
 
@@ -100,8 +97,7 @@ async def test_a_step_that_is_slow_and_ends_costs_no_request_its_worker() -> Non
 @virtual
 async def test_on_a_slow_machine_every_step_may_take_long() -> None:
     """A landing fails while decode does not know how long steps take; then every stage has time enough."""
-    cluster = Cluster(4, local=Local.NEVER)
-    await cluster.start(2, 2)
+    cluster = await Cluster(4, local=Local.NEVER).start(2, 2)
 
     async def slowly(plan: Plan) -> None:
         await asyncio.sleep(9.0 + plan.rows / 2)
@@ -119,8 +115,7 @@ async def test_on_a_slow_machine_every_step_may_take_long() -> None:
 
 @virtual
 async def test_a_worker_that_goes_on_is_used_again() -> None:
-    cluster = Cluster(5)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5).start(1, 1)
     client = cluster.ask(tuple(range(10)), LONG)
     assert await cluster.until(lambda: len(client.seen) > 4)
     stop = asyncio.Event()
@@ -140,8 +135,7 @@ async def test_a_worker_that_goes_on_is_used_again() -> None:
 @virtual
 async def test_a_prompt_that_its_worker_has_forgotten_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker computes the prompt behind it and reports that: it is not hung."""
-    cluster = Cluster(6)
-    await cluster.start(1, 1)
+    cluster = await Cluster(6).start(1, 1)
     prompts, forgotten = cluster.prefill().prompts, list[Prompt]()
     add = prompts.add
     monkeypatch.setattr(prompts, "add", lambda prompt: add(prompt) if forgotten else forgotten.append(prompt))
@@ -154,8 +148,7 @@ async def test_a_prompt_that_its_worker_has_forgotten_begins_anew(monkeypatch: p
 @virtual
 async def test_a_prompt_that_waits_for_room_hangs_nobody() -> None:
     """Negative control: prefill has reported nothing for long, because decode has no room."""
-    cluster = Cluster(7, pages=24, local=Local.NEVER, max_batch=1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(7, pages=24, local=Local.NEVER, max_batch=1).start(1, 1)
 
     async def slowly(plan: Plan) -> None:
         await asyncio.sleep(2.0)
@@ -171,8 +164,7 @@ async def test_a_prompt_that_waits_for_room_hangs_nobody() -> None:
 
 @virtual
 async def test_a_request_that_hangs_every_worker_that_computes_it_ends() -> None:
-    cluster = Cluster(8)
-    await cluster.start(3, 3)
+    cluster = await Cluster(8).start(3, 3)
     hanging = 5000  # no step yields it
 
     async def before(plan: Plan) -> None:
@@ -192,8 +184,7 @@ async def test_a_request_that_hangs_every_worker_that_computes_it_ends() -> None
 
 @virtual
 async def test_long_steps_are_reported_once_per_heartbeat_and_short_ones_never() -> None:
-    cluster = Cluster(9)
-    await cluster.start(1, 1)
+    cluster = await Cluster(9).start(1, 1)
     cluster.ask(tuple(range(20)), LONG)
     assert await cluster.finish() == []
     assert not any(what == LongStep.__name__ for _, _, _, what in cluster.network.log)
@@ -211,8 +202,7 @@ async def test_long_steps_are_reported_once_per_heartbeat_and_short_ones_never()
 
 @virtual
 async def test_a_gateway_that_was_stopped_itself_hangs_nobody() -> None:
-    cluster = Cluster(10)
-    await cluster.start(1, 1)
+    cluster = await Cluster(10).start(1, 1)
     client = cluster.ask(tuple(range(10)), LONG)
     assert await cluster.until(lambda: len(client.seen) > 4)
     asyncio.get_running_loop().stand_still(45.0)  # type: ignore[attr-defined]
@@ -224,8 +214,7 @@ async def test_a_gateway_that_was_stopped_itself_hangs_nobody() -> None:
 
 @virtual
 async def test_only_workers_for_whose_compute_a_request_waits_are_hung() -> None:
-    cluster = Cluster(11)
-    await cluster.start(2, 2)
+    cluster = await Cluster(11).start(2, 2)
     for name in ("prefill0", "prefill1", "decode0", "decode1"):
         hang(cluster, name)
     await asyncio.sleep(100)

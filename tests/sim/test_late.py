@@ -22,8 +22,7 @@ def job(number: int, deadline_seconds: float | None) -> Job:
 
 async def steps_of(messages: list[Message], name: str) -> int:
     """The steps that a worker computes for these messages of a gateway."""
-    cluster = Cluster(1, local=Local.ALWAYS)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, local=Local.ALWAYS).start(1, 1)
     stream = await cluster.network.host("direct").dial(name, Channel.ATTACH)
     session = Session(stream, rules=RULES, name=name)
     task = asyncio.ensure_future(session.run(lambda message: None))
@@ -46,8 +45,7 @@ async def test_a_worker_computes_only_what_is_not_late(seconds: float | None, co
 
 @virtual
 async def test_a_late_prompt_leaves_nothing_at_prefill() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     stream = await cluster.network.host("direct").dial("prefill0", Channel.ATTACH)
     session = Session(stream, rules=RULES, name="prefill0")
     task = asyncio.ensure_future(session.run(lambda message: None))
@@ -64,8 +62,7 @@ async def test_a_late_prompt_leaves_nothing_at_prefill() -> None:
 
 @virtual
 async def test_a_request_that_is_late_in_the_queue_ends_with_its_own_error_before_it_is_computed() -> None:
-    cluster = Cluster(2, local=Local.ALWAYS, max_batch=1)
-    await cluster.start(0, 1)
+    cluster = await Cluster(2, local=Local.ALWAYS, max_batch=1).start(0, 1)
     long = cluster.ask(tuple(range(10)), Sampling(max_tokens=200))
     assert await cluster.until(lambda: len(long.seen) > 2)
     late = cluster.ask(tuple(range(20)), Sampling(max_tokens=4), 0.1)

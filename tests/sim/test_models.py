@@ -41,8 +41,7 @@ async def served(cluster: Cluster, count: int = 12) -> list[SimClient]:
 
 @virtual
 async def test_each_request_is_answered_by_its_own_model() -> None:
-    cluster = two_models()
-    await cluster.start(2, 2)
+    cluster = await two_models().start(2, 2)
     clients = await served(cluster)
     assert [client.seen for client in clients] == [expected(client) for client in clients]
 
@@ -54,16 +53,14 @@ async def test_negative_control_a_router_that_ignores_the_model_gives_wrong_toke
     monkeypatch.setattr(Workers, "of", lambda self, model: self)
     table = Workers.table
     monkeypatch.setattr(Workers, "table", lambda self, model: table(self, "any"))
-    cluster = two_models()
-    await cluster.start(2, 2)
+    cluster = await two_models().start(2, 2)
     clients = await served(cluster)
     assert [client.seen for client in clients] != [expected(client) for client in clients]
 
 
 @virtual
 async def test_the_death_of_one_model_s_worker_moves_its_requests_to_none_of_the_other() -> None:
-    cluster = two_models()
-    await cluster.start(2, 2)
+    cluster = await two_models().start(2, 2)
     long = Sampling(max_tokens=40)
     mine, theirs = cluster.ask(PROMPT, long), cluster.ask(PROMPT, long, model="other")
     await cluster.until(lambda: len(theirs.seen) > 5)
@@ -76,8 +73,7 @@ async def test_the_death_of_one_model_s_worker_moves_its_requests_to_none_of_the
 
 @virtual
 async def test_a_model_without_workers_is_refused_by_name_while_the_other_is_served() -> None:
-    cluster = two_models()
-    await cluster.start(2, 2)
+    cluster = await two_models().start(2, 2)
     for name in OTHER:
         await cluster.kill(name)
     await cluster.until(lambda: len(cluster.gateway.workers) == 2)
@@ -98,8 +94,7 @@ async def test_a_model_without_workers_is_refused_by_name_while_the_other_is_ser
 async def test_a_worker_of_a_model_that_is_not_served_is_refused_by_name_and_gets_no_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    cluster = Cluster(1, models={"decode9": "stranger"})
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, models={"decode9": "stranger"}).start(1, 1)
     await cluster.add(Tier.DECODE, "decode9")
     await asyncio.sleep(60.0)
     assert cluster.gateway.refused_workers() == ("decode9 at decode9: it has model stranger, served are sim",)
@@ -116,8 +111,7 @@ async def test_a_worker_of_a_model_that_is_not_served_is_refused_by_name_and_get
 
 @virtual
 async def test_examinations_go_to_workers_of_their_model_only() -> None:
-    cluster = two_models()
-    await cluster.start(1, 1)
+    cluster = await two_models().start(1, 1)
     spec = ChoiceRequest("e", "other", PROMPT, (), Sampling(max_tokens=0), examination=Examination())
     stream = cluster.gateway.examine(spec)
     await asyncio.sleep(2.0)

@@ -65,8 +65,7 @@ def test_whatever_is_short_the_requests_that_are_let_in_are_served_in_time(short
 
 @virtual
 async def test_after_an_overload_that_everybody_leaves_the_next_request_is_served_at_once() -> None:
-    cluster = overloaded_cluster()
-    await cluster.start(1, 1)
+    cluster = await overloaded_cluster().start(1, 1)
     random, clients = Random(1), list[TimedClient]()
     for _ in range(600):
         await asyncio.sleep(random.expovariate(3 * CAPACITY))
@@ -85,8 +84,7 @@ async def test_after_an_overload_that_everybody_leaves_the_next_request_is_serve
 
 @virtual
 async def test_before_any_speed_is_measured_some_of_a_crowd_are_let_in_and_some_are_not() -> None:
-    cluster = overloaded_cluster()
-    await cluster.start(1, 1)
+    cluster = await overloaded_cluster().start(1, 1)
     random = Random(1)
     crowd = [come(cluster, random) for _ in range(500)]
     let_in = [each for each in crowd if each.client is not None]
@@ -126,8 +124,7 @@ async def test_a_request_that_would_wait_beyond_its_deadline_is_refused_at_once(
 @virtual
 async def test_what_a_gateway_lets_in_by_mistake_is_given_back_before_anything_of_it_is_computed() -> None:
     """The gateway's reports are wrong, so it lets everybody in; workers bound their queues by time themselves."""
-    cluster = overloaded_cluster()
-    await cluster.start(1, 1)
+    cluster = await overloaded_cluster().start(1, 1)
     room = Load(free_pages=9, total_pages=9, tokens_per_second=300.0, free_places=8)
     cluster.network.rewrite = lambda source, message: room if isinstance(message, Load) else message
     outcome = await run_load(cluster, 3 * CAPACITY, SECONDS)
@@ -142,8 +139,7 @@ async def test_what_a_gateway_lets_in_by_mistake_is_given_back_before_anything_o
 
 @virtual
 async def test_a_local_prompt_that_waits_too_long_at_decode_is_given_back() -> None:
-    cluster = Cluster(1, max_batch=1, local=Local.ALWAYS, queue_seconds=0.1, step_seconds=0.02)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, max_batch=1, local=Local.ALWAYS, queue_seconds=0.1, step_seconds=0.02).start(0, 1)
     hog = cluster.ask((1, 2, 3), Sampling(max_tokens=40))
     late = cluster.ask((4, 5, 6))
     late.may_fail = True
@@ -155,8 +151,7 @@ async def test_a_local_prompt_that_waits_too_long_at_decode_is_given_back() -> N
 @virtual
 async def test_choices_of_one_request_are_let_in_together_however_many() -> None:
     """An idle mesh serves every request. Its later choices take turns, so no other request is refused for them."""
-    cluster = overloaded_cluster(max_batch=2)
-    await cluster.start(1, 1)
+    cluster = await overloaded_cluster(max_batch=2).start(1, 1)
     warm = cluster.ask((1, 2, 3))
     assert await cluster.until(lambda: warm.ended)
     first = cluster.ask((1, 2, 3, 4), Sampling(max_tokens=40))
@@ -177,8 +172,7 @@ async def test_choices_of_one_request_are_let_in_together_however_many() -> None
 @virtual
 async def test_two_gateways_see_one_queue() -> None:
     """The second gateway knows of the first one's requests what the workers report."""
-    cluster = overloaded_cluster()
-    await cluster.start(1, 1)
+    cluster = await overloaded_cluster().start(1, 1)
     other = Gateway(cluster.network.host("gateway2"), random=Random(9), model="sim", local=Local.NEVER)
     for process in cluster.processes.values():
         other.attaching.on_register(Register(process.name, process.tier, process.incarnation))

@@ -26,8 +26,7 @@ def steps(cluster: Cluster) -> int:
 
 @virtual
 async def test_a_second_request_with_the_same_1024_tokens_computes_and_ships_only_what_is_new() -> None:
-    cluster = Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64).start(1, 1)
     landings, links = cluster.decode().landings, cluster.prefill().links
     cluster.ask((*TEXT, 1, 2, 3, 4, 5, 6, 7))
     assert await cluster.finish() == []
@@ -44,8 +43,7 @@ async def test_a_second_request_with_the_same_1024_tokens_computes_and_ships_onl
 
 @virtual
 async def test_a_fully_cached_prompt_computes_its_last_row_only_and_that_in_a_copy() -> None:
-    cluster = Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64).start(1, 1)
     first = cluster.ask(TEXT)
     assert await cluster.finish() == []
     prefill, pool = cluster.prefill(), cluster.processes["prefill0"].pool
@@ -67,8 +65,7 @@ async def test_a_fully_cached_prompt_computes_its_last_row_only_and_that_in_a_co
 @virtual
 async def test_a_fully_cached_prompt_that_fills_the_whole_prefill_pool_is_still_served() -> None:
     """There is no page for a copy of the last one: it is computed again in its own place."""
-    cluster = Cluster(1, pages=64, prefill_pages=6, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=64, prefill_pages=6, local=Local.NEVER).start(1, 1)
     for _ in range(2):
         client = cluster.ask(tuple(range(24)))
         assert await cluster.finish(10) == []
@@ -77,8 +74,7 @@ async def test_a_fully_cached_prompt_that_fills_the_whole_prefill_pool_is_still_
 
 @virtual
 async def test_pages_that_prefill_has_and_decode_lacks_are_shipped_without_being_computed() -> None:
-    cluster = Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=1024, local=Local.NEVER, chunk_tokens=64).start(1, 1)
     cluster.ask(TEXT)
     assert await cluster.finish() == []
     before = steps(cluster)
@@ -92,8 +88,7 @@ async def test_pages_that_prefill_has_and_decode_lacks_are_shipped_without_being
 
 @virtual
 async def test_decode_computes_a_fully_cached_local_prompt_in_a_copy_too() -> None:
-    cluster = Cluster(1, pages=64, local=Local.ALWAYS)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, pages=64, local=Local.ALWAYS).start(0, 1)
     for _ in range(2):
         cluster.ask(tuple(range(24)), Sampling(max_tokens=5))
         assert await cluster.finish() == []
@@ -105,8 +100,7 @@ async def test_decode_computes_a_fully_cached_local_prompt_in_a_copy_too() -> No
 
 @virtual
 async def test_after_a_gap_in_prefix_changes_the_gateway_asks_for_a_snapshot() -> None:
-    cluster = Cluster(1, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, local=Local.NEVER).start(1, 1)
     known = {worker.hello.address: worker for worker in cluster.gateway.workers}["prefill0"]
     lost: list[int] = []
 

@@ -44,8 +44,7 @@ async def test_when_prefill_cannot_reach_decode_the_request_goes_elsewhere(prefi
 
 @virtual
 async def test_a_session_that_ends_once_makes_no_decode_worker_prefill() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     release = cluster.fabric.hold(lambda write: True)
     cluster.ask(PROMPT)
     assert await cluster.until(lambda: len(cluster.fabric.waiting) == 6)
@@ -93,8 +92,7 @@ async def test_a_prompt_that_comes_when_its_link_is_about_to_be_forgotten_is_not
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
 @virtual
 async def test_a_worker_that_falls_silent_is_given_up_after_its_lease_and_not_before(name: str) -> None:
-    cluster = Cluster(1)
-    await cluster.start(2, 2)
+    cluster = await Cluster(1).start(2, 2)
     loop = asyncio.get_running_loop()
     cluster.freeze(name)
     began = loop.time()
@@ -108,8 +106,7 @@ async def test_a_worker_that_falls_silent_is_given_up_after_its_lease_and_not_be
 
 @virtual
 async def test_an_idle_mesh_keeps_its_sessions_by_heartbeats_alone() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     cluster.ask(PROMPT)
     assert await cluster.finish() == []
     await asyncio.sleep(1)
@@ -156,8 +153,7 @@ async def test_a_worker_that_could_not_be_dialed_is_dialed_again_when_it_registe
 async def test_a_worker_whose_address_another_process_registers_too_comes_back_when_its_session_breaks() -> None:
     """The gateway dials that process and reaches the worker. A second session that stayed would keep the worker from
     registering once its own has ended."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     own = {id(stream) for stream in cluster.network.streams}
     for _ in range(2):
         await cluster.network.register("gateway", Register("decode0", Tier.DECODE, 99))
@@ -176,8 +172,7 @@ async def test_a_worker_whose_address_another_process_registers_too_comes_back_w
 
 @virtual
 async def test_a_prefill_message_that_never_arrives_is_made_up_for_by_the_end_of_its_session() -> None:
-    cluster = Cluster(1)
-    await cluster.start(2, 1)
+    cluster = await Cluster(1).start(2, 1)
     cluster.network.hold(lambda source, target, message: isinstance(message, Prefill) and target == "prefill0")
     workers = {worker.hello.address: worker for worker in cluster.gateway.workers}
     workers["prefill1"].count(10_000)  # so that prefill0 is tried first

@@ -71,8 +71,7 @@ async def test_a_rolling_upgrade_under_load_fails_no_request_and_ends_in_time(se
 @virtual
 async def test_two_classes_are_upgraded_side_by_side_and_each_request_stays_within_one() -> None:
     numerics = dict.fromkeys(("prefill1", "decode2", "decode3"), "class-b")
-    cluster = Cluster(7, pages=256, max_batch=32, step_seconds=STEP_SECONDS, numerics=numerics)
-    await cluster.start(2, 4)
+    cluster = await Cluster(7, pages=256, max_batch=32, step_seconds=STEP_SECONDS, numerics=numerics).start(2, 4)
     over = asyncio.Event()
     load = traffic(cluster, Random(7), over)
     await asyncio.sleep(2.0)
@@ -87,8 +86,7 @@ async def test_two_classes_are_upgraded_side_by_side_and_each_request_stays_with
 
 async def one_long_answer(grace_seconds: float | None, decodes: int = 2) -> tuple[Cluster, SimClient, str, float]:
     """A decode worker drains under a long answer; how long it was busy with it from then on."""
-    cluster = Cluster(9, step_seconds=STEP_SECONDS)
-    await cluster.start(1, decodes)
+    cluster = await Cluster(9, step_seconds=STEP_SECONDS).start(1, decodes)
     client = cluster.ask(tuple(range(10)), LONG)
     await cluster.until(lambda: len(client.seen) > 20)
     busy = next(p for p in cluster.processes.values() if p.tier is Tier.DECODE and p.worker.busy)
@@ -122,8 +120,7 @@ async def test_without_a_grace_period_nothing_is_handed_over() -> None:
 
 @virtual
 async def test_an_answer_without_another_place_stays_to_the_end_of_the_session_and_goes_on_at_the_next_worker() -> None:
-    cluster = Cluster(9, step_seconds=STEP_SECONDS)
-    await cluster.start(1, 1)
+    cluster = await Cluster(9, step_seconds=STEP_SECONDS).start(1, 1)
     client = cluster.ask(tuple(range(10)), LONG)
     await cluster.until(lambda: len(client.seen) > 20)
     seen = len(client.seen)

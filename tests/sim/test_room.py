@@ -86,8 +86,7 @@ async def test_requests_of_another_decode_worker_that_has_room_start_with_the_ne
 @virtual
 async def test_a_request_that_got_later_is_passed_by_at_most_eight_younger_ones(ageing: bool, local: Local) -> None:
     rules = RULES if ageing else replace(RULES, overtakes=1000)
-    cluster = Cluster(1, rules=rules, pages=128, prefill_pages=512, local=local, chunk_tokens=64)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, rules=rules, pages=128, prefill_pages=512, local=local, chunk_tokens=64).start(1, 1)
     landings = overheard(cluster, Landing)
     hog = cluster.ask(prompt(1, 300), Sampling(max_tokens=100))  # 100 pages in the end
     assert await cluster.until(lambda: len(hog.seen) >= 2)
@@ -106,8 +105,7 @@ async def test_a_request_that_got_later_is_passed_by_at_most_eight_younger_ones(
 
 @virtual
 async def test_no_request_waits_for_ever_for_a_full_batch() -> None:
-    cluster = Cluster(1, pages=128, max_batch=2, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=128, max_batch=2, local=Local.NEVER).start(1, 1)
     clients = [cluster.ask(prompt(n, 12), Sampling(max_tokens=12)) for n in range(12)]
     worst = 0
 
@@ -124,8 +122,7 @@ async def test_no_request_waits_for_ever_for_a_full_batch() -> None:
 
 @virtual
 async def test_a_full_batch_holds_for_local_prompts_too() -> None:
-    cluster = Cluster(1, pages=128, max_batch=2, local=Local.ALWAYS)
-    await cluster.start(0, 1)
+    cluster = await Cluster(1, pages=128, max_batch=2, local=Local.ALWAYS).start(0, 1)
     for n in range(6):
         cluster.ask(prompt(n, 12), Sampling(max_tokens=12))
     assert await cluster.finish() == []
@@ -134,8 +131,7 @@ async def test_a_full_batch_holds_for_local_prompts_too() -> None:
 
 @virtual
 async def test_a_preempted_request_resumes_with_the_same_tokens() -> None:
-    cluster = Cluster(1, pages=12, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=12, local=Local.NEVER).start(1, 1)
     lost = overheard(cluster, Lost)
     clients = [cluster.ask(prompt(n, 8), Sampling(max_tokens=30)) for n in range(2)]  # ten pages each in the end
     assert await cluster.finish() == []
@@ -147,8 +143,7 @@ async def test_a_preempted_request_resumes_with_the_same_tokens() -> None:
 
 @virtual
 async def test_what_fits_into_no_pool_is_refused_at_once_and_harms_no_other_request() -> None:
-    cluster = Cluster(1, pages=8)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=8).start(1, 1)
     fine = cluster.ask(prompt(1, 8))
     huge = cluster.ask(prompt(2, 8), Sampling(max_tokens=25))
     huge.may_fail = True
@@ -160,8 +155,7 @@ async def test_what_fits_into_no_pool_is_refused_at_once_and_harms_no_other_requ
 
 @virtual
 async def test_what_fits_into_another_pool_goes_there() -> None:
-    cluster = Cluster(1, pages=8, prefill_pages=64)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=8, prefill_pages=64).start(1, 1)
     await cluster.add(Tier.DECODE, "decode1", pages=64)
     await cluster.until(lambda: len(cluster.gateway.workers) == 3)
     for n in range(4):
@@ -171,8 +165,7 @@ async def test_what_fits_into_another_pool_goes_there() -> None:
 
 @virtual
 async def test_a_prompt_larger_than_the_prefill_pool_goes_elsewhere() -> None:
-    cluster = Cluster(1, pages=64, prefill_pages=4)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=64, prefill_pages=4).start(1, 1)
     lost = overheard(cluster, Lost)
     cluster.ask(prompt(1, 40))
     assert await cluster.finish(5) == []
@@ -185,8 +178,7 @@ async def test_a_prompt_larger_than_the_prefill_pool_goes_elsewhere() -> None:
 async def test_what_does_not_fit_beside_stuck_pages_is_sent_on_until_they_are_proven(
     local: Local, other_worker: bool
 ) -> None:
-    cluster = Cluster(1, pages=16, local=Local.NEVER, may_kill=False)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=16, local=Local.NEVER, may_kill=False).start(1, 1)
     cluster.fabric.hold(lambda write: True)
     victim = cluster.ask(prompt(1, 40), Sampling(max_tokens=4))  # eleven pages
     assert await cluster.until(lambda: len(cluster.fabric.waiting) == 20)

@@ -27,8 +27,7 @@ SEEDS = range(1000, 1012)
 @virtual
 async def test_one_prompt_goes_through_both_tiers_and_its_text_is_right() -> None:
     telemetry = RecordingTelemetry()
-    cluster = Cluster(1, telemetry=telemetry)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, telemetry=telemetry).start(1, 1)
     client = cluster.ask(tuple(range(21)), Sampling(max_tokens=9))
     assert await cluster.finish() == []
     assert client.error is None and len(client.seen) == 9

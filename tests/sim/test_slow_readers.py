@@ -34,8 +34,7 @@ def request_of(cluster: Cluster, client: SimClient) -> GatewayRequest:
 
 @virtual
 async def test_a_reader_that_stops_pauses_its_request_and_gets_the_same_tokens_afterwards() -> None:
-    cluster = Cluster(1, reader_kib=LIMIT // 1024)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, reader_kib=LIMIT // 1024).start(1, 1)
     opened, reads = gate()
     slow = cluster.ask(tuple(range(10)), LONG, reads=reads)
     request = request_of(cluster, slow)
@@ -52,8 +51,7 @@ async def test_a_reader_that_stops_pauses_its_request_and_gets_the_same_tokens_a
 
 @virtual
 async def test_a_paused_request_gives_its_place_in_the_batch_away() -> None:
-    cluster = Cluster(2, reader_kib=LIMIT // 1024, max_batch=1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(2, reader_kib=LIMIT // 1024, max_batch=1).start(1, 1)
     _, reads = gate()
     slow = cluster.ask(tuple(range(10)), LONG, reads=reads)
     quick = cluster.ask(tuple(range(3, 12)))
@@ -66,8 +64,7 @@ async def test_a_paused_request_gives_its_place_in_the_batch_away() -> None:
 
 @virtual
 async def test_a_burst_is_no_slow_reader() -> None:
-    cluster = Cluster(3, reader_kib=LIMIT // 1024)
-    await cluster.start(1, 1)
+    cluster = await Cluster(3, reader_kib=LIMIT // 1024).start(1, 1)
 
     async def pauses_a_little() -> None:
         if len(client.seen) % 40 == 0:
@@ -103,8 +100,7 @@ def test_slow_readers_and_dying_workers_change_no_token(seed: int) -> None:
 
 @virtual
 async def test_a_reader_that_leaves_while_its_request_is_paused_ends_it() -> None:
-    cluster = Cluster(5, reader_kib=LIMIT // 1024)
-    await cluster.start(1, 1)
+    cluster = await Cluster(5, reader_kib=LIMIT // 1024).start(1, 1)
     opened, reads = gate()
     slow = cluster.ask(tuple(range(10)), LONG, reads=reads)
     request = request_of(cluster, slow)

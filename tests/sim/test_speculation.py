@@ -46,8 +46,7 @@ def verified(cluster: Cluster) -> int:
 @pytest.mark.parametrize("source", SOURCES)
 @virtual
 async def test_the_text_is_the_models_own(source: DraftSource, temperature: float) -> None:
-    cluster = mesh(source)
-    await cluster.start(1, 1)
+    cluster = await mesh(source).start(1, 1)
     for number in range(6):
         sampling = Sampling(temperature=temperature, seed=number, max_tokens=60)
         cluster.ask(prompt(number, 9 + number), sampling)
@@ -62,8 +61,7 @@ async def test_the_text_is_the_models_own(source: DraftSource, temperature: floa
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
 @virtual
 async def test_with_a_perfect_draft_of_four_a_text_takes_a_fifth_of_the_steps(local: Local) -> None:
-    cluster = mesh(DraftSource.DRAFT, local=local, foresight=1.0, acceptance=1.0)
-    await cluster.start(1, 1)
+    cluster = await mesh(DraftSource.DRAFT, local=local, foresight=1.0, acceptance=1.0).start(1, 1)
     cluster.ask(prompt(1, 9), Sampling(max_tokens=8))  # teaches what a plain step costs
     assert await cluster.finish() == []
     began = len(plans(cluster))
@@ -78,8 +76,7 @@ async def test_with_a_perfect_draft_of_four_a_text_takes_a_fifth_of_the_steps(lo
 
 @virtual
 async def test_right_after_its_landing_a_request_proposes_and_the_draft_has_read_its_whole_prompt() -> None:
-    cluster = mesh(DraftSource.DRAFT, local=Local.NEVER, foresight=1.0, acceptance=1.0)
-    await cluster.start(1, 1)
+    cluster = await mesh(DraftSource.DRAFT, local=Local.NEVER, foresight=1.0, acceptance=1.0).start(1, 1)
     cluster.ask(prompt(1, 9), Sampling(max_tokens=8))
     assert await cluster.finish() == []
     began = len(plans(cluster))
@@ -93,8 +90,7 @@ async def test_right_after_its_landing_a_request_proposes_and_the_draft_has_read
 @pytest.mark.parametrize("source", [DraftSource.DRAFT, DraftSource.LOOKUP])
 @virtual
 async def test_kills_of_both_tiers_in_the_middle_change_no_token(source: DraftSource) -> None:
-    cluster = mesh(source)
-    await cluster.start(2, 2)
+    cluster = await mesh(source).start(2, 2)
     clients = [cluster.ask(prompt(n, 12), Sampling(temperature=1.0, seed=n, max_tokens=90)) for n in range(6)]
     assert await cluster.until(lambda: all(len(client.seen) > 20 for client in clients))
     await cluster.kill("decode0")
@@ -126,8 +122,7 @@ def in_the_middle(cluster: Cluster, client: SimClient) -> tuple[int, int]:
 
 
 async def text_of(source: DraftSource, sampling: Sampling, **more: object) -> tuple[list[int], Cluster, SimClient]:
-    cluster = mesh(source, foresight=1.0, **more)
-    await cluster.start(1, 1)
+    cluster = await mesh(source, foresight=1.0, **more).start(1, 1)
     client = cluster.ask(prompt(3, 11), sampling)
     assert await cluster.finish() == []
     return client.seen, cluster, client
@@ -163,8 +158,7 @@ async def test_max_tokens_ends_the_text_wherever_it_falls_in_a_run_and_no_page_i
 
 @virtual
 async def test_what_a_refused_draft_left_behind_is_never_published() -> None:
-    cluster = mesh(DraftSource.DRAFT, foresight=0.5)
-    await cluster.start(1, 1)
+    cluster = await mesh(DraftSource.DRAFT, foresight=0.5).start(1, 1)
     first = cluster.ask(prompt(4, 11), Sampling(max_tokens=60))
     assert await cluster.finish() == []
     assert cluster.decode().counts()["accepted"] < cluster.decode().counts()["drafted"]
@@ -175,8 +169,7 @@ async def test_what_a_refused_draft_left_behind_is_never_published() -> None:
 
 @virtual
 async def test_a_cancel_inside_an_accepted_run_gives_every_page_back() -> None:
-    cluster = mesh(DraftSource.DRAFT, foresight=1.0)
-    await cluster.start(1, 1)
+    cluster = await mesh(DraftSource.DRAFT, foresight=1.0).start(1, 1)
     other = cluster.ask(prompt(6, 11), Sampling(max_tokens=50))
     client = cluster.ask(prompt(5, 11), Sampling(max_tokens=200))
     assert await cluster.until(lambda: len(client.seen) > 30 and verified(cluster) > 0)
@@ -187,8 +180,7 @@ async def test_a_cancel_inside_an_accepted_run_gives_every_page_back() -> None:
 
 def test_when_pages_are_short_drafts_are_dropped_before_a_request_is_preempted() -> None:
     async def attempts(source: DraftSource) -> list[int]:
-        cluster = mesh(source, pages=28, prefill_pages=64, cache=False, foresight=1.0)
-        await cluster.start(1, 1)
+        cluster = await mesh(source, pages=28, prefill_pages=64, cache=False, foresight=1.0).start(1, 1)
         clients = [cluster.ask(prompt(n, 8), Sampling(max_tokens=20)) for n in range(4)]  # 28 pages in the end
         assert await cluster.finish() == []
         assert (verified(cluster) > 0) == (source is DraftSource.DRAFT)
@@ -200,8 +192,7 @@ def test_when_pages_are_short_drafts_are_dropped_before_a_request_is_preempted()
 
 @virtual
 async def test_preempted_requests_resume_with_the_same_tokens() -> None:
-    cluster = mesh(DraftSource.DRAFT, pages=24, prefill_pages=64, cache=False)
-    await cluster.start(1, 1)
+    cluster = await mesh(DraftSource.DRAFT, pages=24, prefill_pages=64, cache=False).start(1, 1)
     clients = [cluster.ask(prompt(n, 8), Sampling(max_tokens=30)) for n in range(6)]
     assert await cluster.finish() == []
     assert max(client.handle.timings.attempts for client in clients) > 1
@@ -213,8 +204,7 @@ def blindly(piece: Piece, sampled: Sequence[Sampled]) -> int:
 
 def test_a_draft_that_is_accepted_without_a_look_is_noticed() -> None:
     async def main(accept: Accept | None) -> list[str]:
-        cluster = mesh(DraftSource.DRAFT, foresight=0.5, **({"accept": accept} if accept else {}))
-        await cluster.start(1, 1)
+        cluster = await mesh(DraftSource.DRAFT, foresight=0.5, **({"accept": accept} if accept else {})).start(1, 1)
         cluster.ask(prompt(1, 11), Sampling(max_tokens=60))
         return await cluster.finish()
 
@@ -225,8 +215,7 @@ def test_a_draft_that_is_accepted_without_a_look_is_noticed() -> None:
 @virtual
 async def test_a_draft_whose_reading_was_skipped_foresees_nothing_until_it_has_caught_up() -> None:
     """Pages that were published without it are read before it proposes: acceptance is as if it had always read."""
-    cluster = mesh(DraftSource.DRAFT, foresight=1.0, local=Local.ALWAYS, chunk_tokens=64)
-    await cluster.start(0, 1)
+    cluster = await mesh(DraftSource.DRAFT, foresight=1.0, local=Local.ALWAYS, chunk_tokens=64).start(0, 1)
     first = cluster.ask(prompt(7, 9), Sampling(max_tokens=4))  # plain steps: nothing is known of their cost yet
     assert await cluster.finish() == []
     text = (*first.spec.prompt, *first.seen)

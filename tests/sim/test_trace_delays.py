@@ -70,8 +70,7 @@ def test_a_message_that_is_late_delays_the_span_of_its_way_and_no_other(delayed:
 
 @virtual
 async def test_a_worker_whose_loop_stands_still_when_a_request_comes_shows_it_inside_the_way() -> None:
-    traced = TracedCluster(local=Local.ALWAYS)
-    await traced.cluster.start(0, 1)
+    traced = await TracedCluster(local=Local.ALWAYS).start(0, 1)
     loop: Any = asyncio.get_running_loop()
     first = traced.ask(first=100)
     await asyncio.sleep(0.05)
@@ -144,8 +143,7 @@ def test_negative_control_without_the_correction_the_waterfall_is_wrong() -> Non
 
 @virtual
 async def test_sampled_steps_are_traces_of_their_own_with_links_to_their_requests() -> None:
-    traced = TracedCluster(trace_steps=5)
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster(trace_steps=5).start(1, 1)
     traced.ask()
     tree = await traced.tree()
     steps = [span for span in traced.telemetry.spans if span.name == semconv.ENGINE_STEP]
@@ -156,8 +154,7 @@ async def test_sampled_steps_are_traces_of_their_own_with_links_to_their_request
 
 @virtual
 async def test_an_unrecorded_request_makes_workers_record_nothing() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     cluster.ask(tuple(range(41)))
     assert await cluster.finish() == []
     kinds = {what for _, _, _, what in cluster.network.log}
@@ -166,8 +163,7 @@ async def test_an_unrecorded_request_makes_workers_record_nothing() -> None:
 
 @virtual
 async def test_a_blocked_event_loop_is_a_span_of_its_own() -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster().start(1, 1)
     traced.ask()
     await asyncio.sleep(0.1)
     loop: Any = asyncio.get_running_loop()

@@ -16,8 +16,7 @@ from tests.sim.traced import TracedCluster, check, names
 
 @virtual
 async def test_a_remote_request_is_one_tree_of_named_phases() -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster().start(1, 1)
     traced.ask()
     tree = await traced.tree()
     check(tree)
@@ -43,8 +42,7 @@ async def test_a_remote_request_is_one_tree_of_named_phases() -> None:
 
 @virtual
 async def test_a_local_request_computes_at_decode() -> None:
-    traced = TracedCluster(local=Local.ALWAYS)
-    await traced.cluster.start(0, 1)
+    traced = await TracedCluster(local=Local.ALWAYS).start(0, 1)
     traced.ask()
     tree = await traced.tree()
     check(tree)
@@ -54,8 +52,7 @@ async def test_a_local_request_computes_at_decode() -> None:
 
 @virtual
 async def test_a_request_of_one_token_ends_with_prefills_token() -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster().start(1, 1)
     traced.ask(sampling=Sampling(max_tokens=1))
     tree = await traced.tree()
     check(tree)
@@ -66,8 +63,7 @@ async def test_a_request_of_one_token_ends_with_prefills_token() -> None:
 @pytest.mark.parametrize("after", [0.001, 0.01, 0.04, 0.15])
 @virtual
 async def test_a_request_whose_worker_dies_stays_one_tree(victim: str, after: float) -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster().start(1, 1)
     client = traced.ask()
     await asyncio.sleep(after)
     await traced.cluster.restart(victim)
@@ -85,8 +81,7 @@ async def test_a_request_whose_worker_dies_stays_one_tree(victim: str, after: fl
 @pytest.mark.parametrize("local", [Local.AUTO, Local.ALWAYS])
 @virtual
 async def test_time_of_a_decode_worker_that_died_is_its_own_and_not_that_of_a_way_to_the_gateway(local: Local) -> None:
-    traced = TracedCluster(local=local)
-    await traced.cluster.start(1, 2)
+    traced = await TracedCluster(local=local).start(1, 2)
     client = traced.ask()
     while len(client.seen) < 40:
         await asyncio.sleep(0.001)
@@ -114,8 +109,7 @@ async def test_time_of_a_decode_worker_that_died_is_its_own_and_not_that_of_a_wa
 
 @virtual
 async def test_a_lease_that_runs_out_shows_as_silence() -> None:
-    traced = TracedCluster(local=Local.ALWAYS)
-    await traced.cluster.start(0, 2)
+    traced = await TracedCluster(local=Local.ALWAYS).start(0, 2)
     client = traced.ask()
     while len(client.seen) < 20:
         await asyncio.sleep(0.001)
@@ -129,8 +123,7 @@ async def test_a_lease_that_runs_out_shows_as_silence() -> None:
 
 @virtual
 async def test_a_prefill_worker_that_died_shows_what_it_computed() -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(2, 1)
+    traced = await TracedCluster().start(2, 1)
     traced.ask()
     await asyncio.sleep(0.02)
     await traced.cluster.kill(traced.serving(Tier.PREFILL))
@@ -145,8 +138,7 @@ async def test_a_prefill_worker_that_died_shows_what_it_computed() -> None:
 @pytest.mark.parametrize(("decodes", "lacks"), [(0, "decode worker"), (1, "prefill worker")])
 @virtual
 async def test_a_wait_says_which_worker_is_not_attached(decodes: int, lacks: str) -> None:
-    traced = TracedCluster(patience_seconds=3.0, local=Local.NEVER)
-    await traced.cluster.start(0, decodes)
+    traced = await TracedCluster(patience_seconds=3.0, local=Local.NEVER).start(0, decodes)
     client = traced.ask()
     client.may_fail = True
     tree = await traced.tree()
@@ -158,8 +150,7 @@ async def test_a_wait_says_which_worker_is_not_attached(decodes: int, lacks: str
 @virtual
 async def test_steps_that_two_requests_share_are_counted() -> None:
     for requests in (1, 2):
-        traced = TracedCluster()
-        await traced.cluster.start(1, 1)
+        traced = await TracedCluster().start(1, 1)
         for number in range(requests):
             traced.ask(first=100 * number)
         for tree in await traced.trees():
@@ -170,8 +161,7 @@ async def test_steps_that_two_requests_share_are_counted() -> None:
 
 @virtual
 async def test_a_cancelled_request_ends_when_its_client_leaves() -> None:
-    traced = TracedCluster()
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster().start(1, 1)
     client = traced.ask()
     await asyncio.sleep(0.06)
     client.handle.cancel()
@@ -182,8 +172,7 @@ async def test_a_cancelled_request_ends_when_its_client_leaves() -> None:
 
 @virtual
 async def test_a_request_without_a_worker_waits_in_admission() -> None:
-    traced = TracedCluster(patience_seconds=3.0)
-    await traced.cluster.start(0, 0)
+    traced = await TracedCluster(patience_seconds=3.0).start(0, 0)
     client = traced.ask()
     client.may_fail = True
     tree = await traced.tree()
@@ -196,8 +185,7 @@ async def test_a_request_without_a_worker_waits_in_admission() -> None:
 
 @virtual
 async def test_a_preempted_request_shows_its_preemption_and_its_resume() -> None:
-    traced = TracedCluster(pages=24)
-    await traced.cluster.start(1, 1)
+    traced = await TracedCluster(pages=24).start(1, 1)
     for number in range(2):
         traced.ask(tokens=8, sampling=Sampling(max_tokens=60), first=100 * number)
     trees = await traced.trees()

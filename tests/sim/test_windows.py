@@ -61,8 +61,7 @@ async def test_a_text_of_thousands_of_tokens_runs_in_a_pool_of_a_few_pages(
 
 @virtual
 async def test_negative_control_without_windows_the_same_text_does_not_fit() -> None:
-    cluster = cluster_with(0, MostHeld())
-    await cluster.start(1, 1)
+    cluster = await cluster_with(0, MostHeld()).start(1, 1)
     client = cluster.ask(TEXT[:2500], Sampling(max_tokens=150))
     client.may_fail = True
     assert await cluster.finish(600) == []
@@ -77,8 +76,7 @@ async def test_decode_gets_only_the_pages_that_it_reads(
     full_layers: int, sizes: tuple[int, int], one_sided: bool
 ) -> None:
     more = {"page_tokens": sizes, "one_sided": one_sided, "full_layers": full_layers}
-    cluster = cluster_with(WINDOW, MostHeld(), pages=(32, 240)[full_layers], **more)
-    await cluster.start(1, 1)
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(32, 240)[full_layers], **more).start(1, 1)
     for length in (400, 15, 16, 17, 18, 21, 33, 401):
         before = cluster.decode().landings.bytes_landed
         cluster.ask(tuple(token + 50 * length for token in TEXT[:length]), Sampling(max_tokens=30))
@@ -121,8 +119,7 @@ async def test_spans_that_are_never_repaired_make_decode_compute_the_whole_text(
     full_layers: int, one_sided: bool
 ) -> None:
     more = {"one_sided": one_sided, "full_layers": full_layers}
-    cluster = cluster_with(WINDOW, MostHeld(), pages=(PAGES, 120)[full_layers], **more)
-    await cluster.start(1, 1)
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(PAGES, 120)[full_layers], **more).start(1, 1)
     cluster.fabric.spoil = 4000
     cluster.ask(TEXT[:300], Sampling(max_tokens=30))
     assert await cluster.finish(120) == []
@@ -135,8 +132,7 @@ async def test_spans_that_are_never_repaired_make_decode_compute_the_whole_text(
 @both_kinds
 @virtual
 async def test_after_a_death_the_text_goes_on_with_the_same_tokens(full_layers: int, victim: str, after: float) -> None:
-    cluster = cluster_with(WINDOW, MostHeld(), pages=(24, 200)[full_layers], full_layers=full_layers)
-    await cluster.start(2, 2)
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(24, 200)[full_layers], full_layers=full_layers).start(2, 2)
     for number in range(4):
         cluster.ask(tuple(token + 50 * number for token in TEXT[:200]), Sampling(max_tokens=80))
     await asyncio.sleep(after)
@@ -152,8 +148,7 @@ async def test_many_requests_share_a_small_pool(
     full_layers: int, pages: int, max_batch: int, window: int, source: DraftSource
 ) -> None:
     more = {"source": source, "vocabulary": 11, "full_layers": full_layers, "max_batch": max_batch}
-    cluster = cluster_with(window, MostHeld(), local=Local.AUTO, pages=pages, **more)
-    await cluster.start(2, 2)
+    cluster = await cluster_with(window, MostHeld(), local=Local.AUTO, pages=pages, **more).start(2, 2)
     for number in range(24):
         text = TEXT[: 30 + 17 * (number % 5)]
         cluster.ask((*text, number % 3), Sampling(temperature=1.0, seed=number, max_tokens=25 + number))

@@ -32,8 +32,7 @@ async def files_of_one_chat() -> list[str]:
         if event == "call":
             found.setdefault(frame.f_code.co_filename)
 
-    mesh = HttpMesh(local=Local.NEVER)
-    await mesh.cluster.start(1, 1)
+    mesh = await HttpMesh(local=Local.NEVER).start(1, 1)
     status, _ = await mesh.post({**HELLO, "stream": True, "seed": 2})  # what is made once is no part of a request's way
     assert status == 200
     await asyncio.sleep(5.0)

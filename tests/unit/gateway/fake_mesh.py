@@ -7,6 +7,7 @@ from typing import Any, cast
 from gateway.core.interface import ChoiceRequest
 from gateway.routing.registry import Workers
 from gateway.routing.router import Local
+from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.observer import UNOBSERVED, RequestObserver
 from gateway.sequencing.requests import GatewayRequest
 from gateway.sequencing.sequencer import Sequencer
@@ -97,6 +98,20 @@ def mesh(
         observer=observer,
     )
     return SequencerMesh(sequencer, named)
+
+
+def control(made: SequencerMesh, *, local: Local = Local.NEVER, **more: Any) -> AdmissionControl:
+    """Admission by the waits at these workers, of which no model lacks any."""
+    usual: dict[str, Any] = {"max_waiting": 100, "queue_seconds": 10.0}
+    sequencer = made.sequencer
+    return AdmissionControl(sequencer.workers, sequencer.tally, lambda now, model: None, local=local, **usual | more)
+
+
+def served() -> tuple[SequencerMesh, GatewayRequest, str, str]:
+    """A mesh with one request, and the names of the prefill and the decode worker that have it."""
+    made = mesh()
+    request = made.accept()
+    return made, request, *made.serving(request)
 
 
 def error_of(request: GatewayRequest) -> BatonError:

@@ -25,8 +25,7 @@ async def view(cluster: Cluster, name: str = "", first: int = 0, count: int = 0)
 
 @virtual
 async def test_pages_are_shown_with_the_requests_that_hold_them() -> None:
-    cluster = Cluster(3)
-    await cluster.start(1, 1)
+    cluster = await Cluster(3).start(1, 1)
     client = cluster.ask(tuple(range(30)), Sampling(max_tokens=40))
     await cluster.until(lambda: len(client.seen) > 5)
     decode = (await view(cluster, count=1000))["decode0"]
@@ -67,8 +66,7 @@ async def test_quarantined_pages_are_shown_with_their_writer_and_the_reason() ->
 
 @virtual
 async def test_a_worker_of_an_older_version_is_not_asked() -> None:
-    cluster = Cluster(5)
-    await cluster.start(0, 1)
+    cluster = await Cluster(5).start(0, 1)
     (worker,) = cluster.gateway.workers
     sent: list[Any] = []
     hello, session = worker.hello, SimpleNamespace(send=sent.append, name="old")
@@ -89,8 +87,7 @@ def test_a_count_is_a_whole_number_within_its_bounds(text: str) -> None:
 
 @virtual
 async def test_an_unknown_worker_is_refused_with_the_names_of_those_that_are_there() -> None:
-    cluster = Cluster(6)
-    await cluster.start(1, 1)
+    cluster = await Cluster(6).start(1, 1)
     with pytest.raises(InvalidRequest, match=r"attached: .*decode"):
         await view_of_pages(cluster.gateway, "nobody", 0, 0)
 

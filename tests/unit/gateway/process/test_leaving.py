@@ -16,8 +16,7 @@ LONG = Sampling(max_tokens=200)
 
 @virtual
 async def test_running_answers_end_by_themselves_and_new_ones_are_refused() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     running = cluster.ask(tuple(range(10)))
     leaving = asyncio.ensure_future(drain(cluster.gateway, 30.0))
     await asyncio.sleep(0)
@@ -33,8 +32,7 @@ async def test_running_answers_end_by_themselves_and_new_ones_are_refused() -> N
 
 @virtual
 async def test_what_runs_longer_ends_with_an_error_that_says_how_to_continue() -> None:
-    cluster = Cluster(2)
-    await cluster.start(1, 1)
+    cluster = await Cluster(2).start(1, 1)
 
     running = cluster.ask(tuple(range(10)), LONG)
     running.may_fail = True
@@ -61,8 +59,7 @@ class OpenConnection:
 
 @virtual
 async def test_what_comes_on_an_open_connection_is_served_until_the_end_and_then_refused() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     leaving = asyncio.ensure_future(drain(cluster.gateway, 2.0, OpenConnection()))
     await asyncio.sleep(1.0)
     running = cluster.ask(tuple(range(10)), Sampling(max_tokens=3))
@@ -75,8 +72,7 @@ async def test_what_comes_on_an_open_connection_is_served_until_the_end_and_then
 
 @virtual
 async def test_a_worker_that_drains_gets_nothing_new_in_a_new_session_either() -> None:
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     (worker,) = (each for each in cluster.gateway.workers if each.tier is Tier.DECODE)
     worker.drains()
     worker.session.close()

@@ -7,7 +7,6 @@ import pytest
 
 from gateway.core.interface import ChoiceRequest
 from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.reasons import given_back
 from gateway.workers.worker_figures import GUESSED_TOKENS_PER_SECOND
 from mesh.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -16,22 +15,7 @@ from mesh.messages.jobs import Reason, Sampling
 from mesh.messages.page_shape import opaque_pages
 from mesh.messages.reports import Load, Lost
 from tests.sim.loop import virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
-
-
-def nobody_lacks(now: float, model: str | None) -> None:
-    pass
-
-
-def control(made: SequencerMesh, *, local: Local = Local.NEVER, queue_seconds: float = 10.0) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        nobody_lacks,
-        local=local,
-        max_waiting=100,
-        queue_seconds=queue_seconds,
-    )
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, mesh
 
 
 def report(made: SequencerMesh, *names: str, **load: Any) -> None:

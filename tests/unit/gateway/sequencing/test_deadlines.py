@@ -10,31 +10,17 @@ import pytest
 
 from gateway.core.interface import ChoiceRequest
 from gateway.prompts.assets import Assets
-from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
-from gateway.sequencing.deadlines import SURE, Paces
+from gateway.sequencing.deadlines import SURE
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from mesh.errors import DeadlineExceeded, Overloaded
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Cancel
 from mesh.messages.reports import Load
 from tests.sim.loop import run_virtual, virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, error_of, mesh
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, error_of, mesh
 from tests.unit.gateway.http.test_http_common import client
 
 PACE = 0.1
-
-
-def control(made: SequencerMesh, paces: Paces) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        lambda now, model: None,
-        local=Local.NEVER,
-        max_waiting=100,
-        queue_seconds=10.0,
-        paces=paces,
-    )
 
 
 def choice(tokens: int, deadline: float, *, prompt: int = 10, least: int | None = None) -> ChoiceRequest:
@@ -62,7 +48,7 @@ async def taught(made: SequencerMesh, *, pace: float = PACE) -> None:
 @virtual
 async def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> None:
     made = mesh()
-    admission = control(made, made.sequencer.paces)
+    admission = control(made, paces=made.sequencer.paces)
     now = asyncio.get_running_loop().time
     admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
     await taught(made)
@@ -80,7 +66,7 @@ async def test_and_so_is_one_that_its_prompt_would_pass() -> None:
     made = mesh()
     for worker in made.workers.values():
         worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
-    admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
     with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and 3 s are left"):
         admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
     for name in ("p1", "p2"):
@@ -99,7 +85,7 @@ async def test_the_other_prompts_of_a_request_count_as_its_own() -> None:
     for worker in made.workers.values():
         worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
     count = len(made.workers)
-    admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
     batch = replace(choice(1, 3.0, prompt=100), beside_tokens=500 * count)
     with pytest.raises(DeadlineExceeded, match=r"prompts and answers of this request take at least 4\.\d s"):
         admission.accept(batch, now, draining=False)
@@ -109,7 +95,7 @@ async def test_the_other_prompts_of_a_request_count_as_its_own() -> None:
 @virtual
 async def test_a_request_that_comes_after_its_deadline_is_told_so() -> None:
     made = mesh()
-    admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
     with pytest.raises(DeadlineExceeded, match="passed before it was read"):
         admission.accept(choice(10, -0.04), now, draining=False)
 
@@ -120,7 +106,7 @@ async def test_a_short_wait_is_not_what_makes_a_request_late() -> None:
     made = mesh()
     for worker in made.workers.values():
         worker.report(Load(free_pages=64, total_pages=64, queued_tokens=50, tokens_per_second=100.0))
-    admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
     with pytest.raises(DeadlineExceeded, match="allow more time"):
         admission.accept(choice(1, 8.2, prompt=1000), now, draining=False)
 

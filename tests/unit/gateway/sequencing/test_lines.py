@@ -3,8 +3,6 @@
 from typing import Any
 
 from gateway.core.interface import ChoiceRequest
-from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.requests import BEHIND_STEPS, GatewayRequest, RequestPhase
 from gateway.tracing.record import RequestRecord, unrecorded
 from mesh.errors import Unavailable
@@ -12,7 +10,7 @@ from mesh.messages.jobs import End, Sampling
 from mesh.messages.orders import Open
 from mesh.messages.reports import Load
 from tests.sim.loop import virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, mesh
 
 SPEED = 1000.0  # prompt tokens per second of each prefill worker: both compute 200 in the window
 
@@ -29,17 +27,6 @@ def accept(made: SequencerMesh, trace: RequestRecord, index: int, tokens: int = 
     prompt = more.pop("prompt", tuple(range(index, index + tokens)))
     sampling = Sampling(max_tokens=5, choice=index)
     return made.sequencer.accept(ChoiceRequest("r", "m", prompt, (), sampling, trace=trace, **more))
-
-
-def control(made: SequencerMesh) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        lambda now, model: None,
-        local=Local.NEVER,
-        max_waiting=100,
-        queue_seconds=10.0,
-    )
 
 
 def batch(made: SequencerMesh, count: int, tokens: int = 150) -> list[GatewayRequest]:

@@ -10,14 +10,12 @@ from mesh.messages.jobs import End, FullKind, Reason, Ticket, Tier
 from mesh.messages.orders import Cancel, Open, Prefill
 from mesh.messages.reports import Full, Lost
 from tests.sim.loop import run_virtual, virtual
-from tests.unit.gateway.fake_mesh import error_of, mesh
+from tests.unit.gateway.fake_mesh import error_of, mesh, served
 
 
 @virtual
 async def test_both_workers_get_the_same_ticket() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     (to_prefill,), (to_decode,) = m.sent(prefill), m.sent(decode)
     assert isinstance(to_prefill, Prefill) and isinstance(to_decode, Open)
     assert to_prefill.job.ticket == to_decode.job.ticket == request.ticket
@@ -27,9 +25,7 @@ async def test_both_workers_get_the_same_ticket() -> None:
 
 @virtual
 async def test_only_the_next_position_of_the_current_ticket_is_shown() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     ticket = request.ticket
     assert ticket is not None
     for position in (1, 0, 0, 2, 1, 1):
@@ -42,9 +38,7 @@ async def test_only_the_next_position_of_the_current_ticket_is_shown() -> None:
 
 @virtual
 async def test_every_attempt_has_new_random_bits_and_begins_behind_what_was_shown() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     first = request.ticket
     assert first is not None
     m.token(prefill, first, 0)
@@ -57,9 +51,7 @@ async def test_every_attempt_has_new_random_bits_and_begins_behind_what_was_show
 
 @virtual
 async def test_two_reports_of_one_failure_raise_once() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     old = request.ticket
     assert old is not None
     m.sequencer.on_lost(m.workers[decode], Lost(old, Reason.LANDING_LOST))
@@ -71,9 +63,7 @@ async def test_two_reports_of_one_failure_raise_once() -> None:
 
 @virtual
 async def test_a_worker_that_is_left_out_gets_cancel() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     m.sent(prefill)
     ticket = request.ticket
     assert ticket is not None
@@ -84,18 +74,14 @@ async def test_a_worker_that_is_left_out_gets_cancel() -> None:
 
 @virtual
 async def test_when_decode_is_lost_prefill_is_kept_because_it_may_hold_the_pages() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     m.end_session(decode)
     assert m.serving(request)[0] == prefill and m.serving(request)[1] != decode
 
 
 @virtual
 async def test_prefill_may_go_once_decode_has_shown_that_it_has_the_pages() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     m.token(decode, request.ticket, 0)
     m.end_session(prefill)
     assert request.ticket is not None and request.ticket.attempt == 1 and not request.deaths
@@ -103,9 +89,7 @@ async def test_prefill_may_go_once_decode_has_shown_that_it_has_the_pages() -> N
 
 @virtual
 async def test_a_token_of_prefill_is_no_hand_over() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, _ = m.serving(request)
+    m, request, prefill, _ = served()
     m.token(prefill, request.ticket, 0)
     m.end_session(prefill)
     assert request.ticket is not None and request.ticket.attempt == 2
@@ -113,9 +97,7 @@ async def test_a_token_of_prefill_is_no_hand_over() -> None:
 
 @virtual
 async def test_the_last_token_ends_the_request_and_both_workers_forget_it() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     m.sent(prefill), m.sent(decode)
     m.token(decode, request.ticket, 0, End.STOP)
     assert request.phase is RequestPhase.DONE and not m.sequencer.requests
@@ -197,9 +179,7 @@ def test_the_third_death_is_the_last_if_none_of_the_dead_comes_back() -> None:
 
 @virtual
 async def test_a_grammar_that_cannot_be_followed_ends_the_request_with_the_workers_words() -> None:
-    m = mesh()
-    request = m.accept()
-    _, decode = m.serving(request)
+    m, request, _, decode = served()
     assert request.ticket is not None
     m.sequencer.on_lost(m.workers[decode], Lost(request.ticket, Reason.GRAMMAR, "it is too large"))
     assert request.phase is RequestPhase.ERROR and str(error_of(request)) == "it is too large"
@@ -207,9 +187,7 @@ async def test_a_grammar_that_cannot_be_followed_ends_the_request_with_the_worke
 
 @virtual
 async def test_a_job_that_a_worker_cannot_compute_ends_with_its_id_and_goes_to_no_second_worker() -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     ticket = request.ticket
     assert ticket is not None
     m.sequencer.on_lost(m.workers[decode], Lost(ticket, Reason.FAILED, "a step fails"))
@@ -222,9 +200,7 @@ async def test_a_job_that_a_worker_cannot_compute_ends_with_its_id_and_goes_to_n
 @pytest.mark.parametrize("reason", [each for each in Reason if each not in FINAL])
 @virtual
 async def test_every_reason_of_lost_moves_the_request_on(reason: Reason) -> None:
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     reporter = prefill if reason in (Reason.CANNOT_PUSH, Reason.TOO_LARGE) else decode
     assert request.ticket is not None
     m.sequencer.on_lost(m.workers[reporter], Lost(request.ticket, reason))

@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from engine.pool.pages import PagePool
 from mesh.messages.hello_checks import hello_problem, load_problem
 from mesh.messages.jobs import Job, Reason, Sampling, Ticket, Tier
 from mesh.messages.message import Drain, Message
@@ -14,10 +13,10 @@ from mesh.messages.orders import Cancel, Open, Refused, Snapshot
 from mesh.messages.reports import Hello, Load, Lost, PrefixChange
 from mesh.network.interface import Channel, Stream
 from mesh.network.memory_network import MemoryNetwork
-from mesh.rules import RULES
 from mesh.sessions.attach import Attachments
 from mesh.sessions.session import Session
 from tests.sim.loop import virtual
+from tests.unit.mesh.attachments import attachments
 
 CURRENT = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (b"page",), (), True))
 # What a worker knows when it starts: the rest of Hello is that of the moment in which a gateway dials.
@@ -37,16 +36,13 @@ class AttachedGateway:
 
 async def attached() -> AttachedGateway:
     network, requests, ended = MemoryNetwork(Random(1)), list[Message](), list[Session]()
-    worker = Attachments(
+    worker = attachments(
         network.host("worker"),
-        gateways=("gateway",),
-        rules=RULES,
         hello=AT_FIRST,
         load=lambda: CURRENT.load,
         cached=lambda: CURRENT.prefix.added,
         on_message=lambda session, message: requests.append(message),
         on_end=ended.append,
-        pages=PagePool(8),
     )
     await worker.listen("worker")
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)
@@ -169,17 +165,7 @@ async def test_a_worker_that_gets_no_requests_says_why_in_its_own_log(caplog: py
 async def test_a_worker_with_absurd_estimates_sends_only_what_gateways_accept() -> None:
     network = MemoryNetwork(Random(1))
     wild = Load(total_pages=8, free_pages=9, place_seconds=1e5, page_seconds=float("nan"))
-    worker = Attachments(
-        network.host("worker"),
-        gateways=("gateway",),
-        rules=RULES,
-        hello=CURRENT,
-        load=lambda: wild,
-        cached=tuple,
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        pages=PagePool(8),
-    )
+    worker = attachments(network.host("worker"), hello=CURRENT, load=lambda: wild)
     await worker.listen("worker")
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)
     hello = await stream.receive()

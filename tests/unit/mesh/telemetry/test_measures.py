@@ -5,19 +5,15 @@ import itertools
 from random import Random
 from typing import Any
 
-from engine.pool.pages import PagePool
-from mesh.messages.jobs import Tier
 from mesh.messages.message import Heartbeat, Message
-from mesh.messages.reports import Distribution, Hello, Load, Measure, Measures, PrefixChange
+from mesh.messages.reports import Distribution, Hello, Measure, Measures
 from mesh.network.interface import Channel
 from mesh.network.memory_network import MemoryNetwork
-from mesh.rules import RULES
-from mesh.sessions.attach import MEASURE_SECONDS, Attachments
+from mesh.sessions.attach import MEASURE_SECONDS
 from mesh.telemetry.measures import Histogram, MeasureBook
 from mesh.timing.loop_delay import watch_delay
 from tests.sim.loop import virtual
-
-HELLO = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (), (), True))
+from tests.unit.mesh.attachments import HELLO, attachments
 
 
 def test_a_value_falls_into_the_first_bucket_whose_bound_it_does_not_exceed() -> None:
@@ -42,18 +38,7 @@ async def test_gateways_get_measures_at_once_and_then_when_they_change_but_not_m
     got = list[tuple[float, Message]]()
     loop, count = asyncio.get_running_loop(), 0
     network = MemoryNetwork(Random(1))
-    worker = Attachments(
-        network.host("worker"),
-        gateways=("gateway",),
-        rules=RULES,
-        hello=HELLO,
-        load=lambda: HELLO.load,
-        cached=lambda: HELLO.prefix.added,
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        pages=PagePool(8),
-        measures=lambda: Measures((Measure("steps", count),), ()),
-    )
+    worker = attachments(network.host("worker"), measures=lambda: Measures((Measure("steps", count),), ()))
     await worker.listen("worker")
     pushing = asyncio.ensure_future(worker.push_measures(lambda delay: None))
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)
@@ -87,18 +72,7 @@ async def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> 
     delays = list[float]()
     loop: Any = asyncio.get_running_loop()
     network = MemoryNetwork(Random(1))
-    worker = Attachments(
-        network.host("worker"),
-        gateways=("gateway",),
-        rules=RULES,
-        hello=HELLO,
-        load=lambda: HELLO.load,
-        cached=lambda: HELLO.prefix.added,
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        pages=PagePool(8),
-        measures=lambda: Measures((Measure("delays", len(delays)),), ()),
-    )
+    worker = attachments(network.host("worker"), measures=lambda: Measures((Measure("delays", len(delays)),), ()))
     await worker.listen("worker")
     pushing = asyncio.ensure_future(worker.push_measures(delays.append))
     stream = await network.host("gateway").dial("worker", Channel.ATTACH)
@@ -118,17 +92,7 @@ async def test_an_idle_worker_tells_nothing_until_its_loop_has_stood_still() -> 
 
 @virtual
 async def test_a_worker_without_metrics_pushes_nothing_and_watches_nothing() -> None:
-    worker = Attachments(
-        MemoryNetwork(Random(1)).host("worker"),
-        gateways=(),
-        rules=RULES,
-        hello=HELLO,
-        load=lambda: HELLO.load,
-        cached=lambda: HELLO.prefix.added,
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        pages=PagePool(8),
-    )
+    worker = attachments(MemoryNetwork(Random(1)).host("worker"), gateways=())
     await asyncio.wait_for(worker.push_measures(lambda delay: None), 1)
 
 
