@@ -11,7 +11,7 @@ from mesh.rules import RULES
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.mutants.prefill import MUTANTS
 from tests.sim.loop import run_virtual, virtual
-from tests.unit.prefill_svc.parts import OWN_INCARNATION, PrefillParts
+from tests.unit.prefill_svc.parts import OWN_INCARNATION, PrefillParts, pushing
 
 UNKNOWN = Ticket(99, 1, bytes(16))
 
@@ -172,8 +172,7 @@ async def test_a_landing_that_answers_no_ready_is_ignored() -> None:
 
 
 async def test_a_landing_for_a_prompt_that_stops_is_answered_with_quiet_after_its_writes() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     prompt.in_flight = 1
     parts.prompts.stop(prompt, quiet=False)
     parts.handoff.on_message(parts.link, parts.landing(prompt))
@@ -196,8 +195,7 @@ async def test_landed_ends_the_prompt_and_its_pages_stay_cached() -> None:
 
 
 async def test_abort_is_answered_with_quiet_once_no_write_is_in_flight() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.compute(prompt)
     parts.handoff.on_message(parts.link, Abort(prompt.ticket))
     assert parts.decode.taken() == []

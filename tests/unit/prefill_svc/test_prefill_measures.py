@@ -6,7 +6,7 @@ from kvtransfer.transfer import TransferError
 from mesh.messages.orders import Cancel
 from prefill_svc.measures import PrefillMeasures
 from tests.sim.loop import virtual
-from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts
+from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts, pushing
 
 
 def measured(parts: PrefillParts) -> tuple[dict[str, float], dict[str, int]]:
@@ -32,8 +32,7 @@ async def test_a_transfer_that_commits_is_counted_with_its_bytes_and_what_was_hi
 
 @virtual
 async def test_a_transfer_whose_write_fails_is_one_error() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.pushing.computed(parts.plan(prompt), 0, 1)
     parts.pushing.computed(parts.plan(prompt), 1, 1)
     await parts.writer.complete(2, TransferError("broken"))
@@ -45,8 +44,7 @@ async def test_a_transfer_whose_write_fails_is_one_error() -> None:
 
 @virtual
 async def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     cancel = Cancel(prompt.ticket.request, prompt.ticket.attempt)
     parts.prompts.cancel(cancel)
     parts.queued(2)

@@ -6,7 +6,7 @@ from mesh.messages.jobs import Reason
 from mesh.messages.reports import Lost
 from prefill_svc.prompts import DUE_SECONDS, PromptPhase
 from tests.sim.loop import virtual
-from tests.unit.prefill_svc.parts import PrefillParts, order, quiet
+from tests.unit.prefill_svc.parts import PrefillParts, order, pushing, quiet
 
 
 @virtual
@@ -87,8 +87,7 @@ async def test_an_asked_prompt_whose_deadline_passes_ends_and_its_late_landing_i
 
 @virtual
 async def test_a_pushing_prompt_whose_deadline_passes_answers_quiet_after_its_last_write() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt(deadline_seconds=3.0)
+    parts, prompt = pushing(deadline_seconds=3.0)
     parts.compute(prompt)
     await asyncio.sleep(3.1)
     assert prompt.phase is PromptPhase.STOPPING and quiet(prompt) not in parts.decode.taken()

@@ -11,7 +11,7 @@ from mesh.messages.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import PromptPhase
 from tests.sim.loop import virtual
-from tests.unit.prefill_svc.parts import PrefillParts, order, quiet
+from tests.unit.prefill_svc.parts import PrefillParts, order, pushing, quiet
 
 LEGAL = {
     ("queued", "asked"),
@@ -92,8 +92,7 @@ async def test_what_the_cache_has_of_prompts_shortens_the_queue() -> None:
 
 @virtual
 async def test_quiet_and_the_pages_wait_for_the_last_write() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     prompt.in_flight = 2
     parts.prompts.stop(prompt, quiet=True)
     prompt.in_flight = 1
@@ -107,8 +106,7 @@ async def test_quiet_and_the_pages_wait_for_the_last_write() -> None:
 
 @virtual
 async def test_quiet_does_not_wait_for_the_step_but_the_pages_do() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.prompts.stepping = {prompt.key}
     parts.prompts.stop(prompt, quiet=True)
     assert parts.decode.taken() == [quiet(prompt)] and parts.pool.counts().in_use == 2
@@ -119,8 +117,7 @@ async def test_quiet_does_not_wait_for_the_step_but_the_pages_do() -> None:
 
 @virtual
 async def test_a_prompt_that_stops_twice_remembers_that_quiet_is_due() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     prompt.in_flight = 1
     parts.prompts.stop(prompt, quiet=False)
     parts.prompts.stop(prompt, quiet=True)
@@ -140,8 +137,7 @@ async def test_a_cancel_drops_its_attempt_and_lower_ones_of_that_request_only() 
 
 
 async def test_a_lost_prompt_tells_the_gateway_and_sends_no_quiet() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.prompts.lose(prompt, "write_failed")
     assert parts.gateway.taken() == [Lost(prompt.ticket, Reason.CANNOT_PUSH)] and parts.decode.taken() == []
     assert parts.pool.counts().free == 16
@@ -149,8 +145,7 @@ async def test_a_lost_prompt_tells_the_gateway_and_sends_no_quiet() -> None:
 
 async def test_a_stop_is_logged_as_an_event(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "baton.prefill")
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     prompt.done = 5
     parts.prompts.stop(prompt, quiet=False)
     (record,) = caplog.records

@@ -13,15 +13,14 @@ from mesh.timing.loop_monitor import LoopMonitor
 from prefill_svc.observed import PromptRecord
 from prefill_svc.prompts import PromptPhase
 from tests.sim.loop import virtual
-from tests.unit.prefill_svc.parts import LAYER_BYTES, LAYERS, PrefillParts
+from tests.unit.prefill_svc.parts import LAYER_BYTES, LAYERS, PrefillParts, pushing
 
 TRACEPARENT = f"00-{1:032x}-{1:016x}-01"
 
 
 @virtual
 async def test_each_layer_group_pushes_the_pages_that_the_chunk_fills() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt(tokens=10)
+    parts, prompt = pushing(tokens=10)
     chunk = parts.plan(prompt, 0, 6)
     parts.pushing.computed(chunk, 0, 1)
     parts.pushing.computed(chunk, 1, 1)
@@ -57,8 +56,7 @@ async def test_pages_from_the_prefix_cache_are_pushed_when_the_landing_comes() -
 
 @virtual
 async def test_a_completed_write_is_reported_with_its_checksums() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.compute(prompt)
     await asyncio.sleep(0)
     assert parts.decode.taken() == [], "nothing is complete"
@@ -77,8 +75,7 @@ async def test_frames_of_a_two_sided_transport_need_no_report() -> None:
 
 @virtual
 async def test_commit_waits_for_the_last_write_and_for_the_first_token() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.pushing.computed(parts.plan(prompt), 0, 1)
     parts.pushing.computed(parts.plan(prompt), 1, 1)
     parts.sample(prompt)
@@ -109,8 +106,7 @@ async def test_a_resend_is_written_again_and_committed_with_its_round() -> None:
 
 @virtual
 async def test_a_write_that_fails_loses_the_prompt_once() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.pushing.computed(parts.plan(prompt), 0, 1)
     parts.pushing.computed(parts.plan(prompt), 1, 1)
     await parts.writer.complete(1, TransferError("broken"))
@@ -122,8 +118,7 @@ async def test_a_write_that_fails_loses_the_prompt_once() -> None:
 
 @virtual
 async def test_a_write_without_a_session_loses_the_prompt() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.link.writer = None
     parts.compute(prompt)
     await parts.writer.complete()
@@ -162,8 +157,7 @@ async def test_a_prompt_whose_first_token_is_sampled_sends_no_computing() -> Non
 
 @virtual
 async def test_a_commit_records_the_spans_of_computing_and_pushing() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     job = type(prompt.job)(prompt.ticket, prompt.job.prompt, (), prompt.job.sampling, None, TRACEPARENT)
     session = cast(Any, parts.gateway)
     prompt.record = PromptRecord(Outbox(LoopMonitor()).recorder(session, job, 0.0))
