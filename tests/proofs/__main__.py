@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.command import say
 from bench.processor import processor
 from tests.proofs.ledger import ProofLedger
 from tests.proofs.proof import Proof
@@ -50,6 +49,10 @@ def arguments() -> argparse.Namespace:
     if unknown := sorted(set(given.only) - set(PROOFS)):
         parser.error(f"there is no proof {', '.join(unknown)}: choose from {', '.join(PROOFS)}")
     return given
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def hashes_of(proofs: Mapping[str, Proof]) -> dict[str, str]:

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Mapping
 
-from bench.command import say
 from tests.protocol.explore import explore
 from tests.protocol.protections import PROTECTIONS, demonstration
 from tests.sim.__main__ import MOST_RUNS
@@ -29,11 +28,11 @@ def simulate(name: str, tried: int, end: float) -> tuple[bool | None, int]:
     """Whether a seed notices the removal, None when time is up first, and how many seeds were tried."""
     for seed, outcome in outcomes(range(tried, MOST_RUNS), without=name):
         if outcome.violations:
-            say(f"without {name}: seed {seed}: {outcome.violations[0]}")
+            note(f"without {name}: seed {seed}: {outcome.violations[0]}")
             return True, seed + 1
         if time.monotonic() > end and seed + 1 < MOST_RUNS:
             return None, seed + 1
-    say(f"without {name}: none of {MOST_RUNS} seeds notices it")
+    note(f"without {name}: none of {MOST_RUNS} seeds notices it")
     return False, MOST_RUNS
 
 
@@ -41,7 +40,7 @@ def model(name: str) -> bool:
     configuration = demonstration(name)
     assert configuration is not None
     result = explore(configuration, frozenset({name}))
-    say(f"without {name}: {configuration.name}, {configuration.transport}: {result.violation or 'NOT FOUND'}")
+    note(f"without {name}: {configuration.name}, {configuration.transport}: {result.violation or 'NOT FOUND'}")
     return bool(result.violation)
 
 
@@ -61,6 +60,10 @@ def judge(first: int, count: int, *, tried: Mapping[int, int], seconds: float = 
             begun.pop(number, None)
         missed += [number] if found is False else []
     return {"judged": judged, "missed": missed, "tried": begun}
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:

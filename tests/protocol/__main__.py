@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from bench.command import say
 from tests.protocol.configurations import DEEP, SMALL, WALKS, Configuration
 from tests.protocol.explore import Exploration, explore, walk
 from tests.protocol.protections import PROTECTIONS, demonstration
@@ -40,9 +39,13 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def show(what: Configuration, result: Exploration, seconds: float) -> None:
     verdict = result.violation or ("no violation" if result.complete else "no violation so far, not finished")
-    say(f"{what.name:46} {what.transport:5} {result.states:8} states {seconds:6.1f} s  {verdict}")
+    note(f"{what.name:46} {what.transport:5} {result.states:8} states {seconds:6.1f} s  {verdict}")
 
 
 def explore_all(configurations: Iterable[Configuration], removed: frozenset[str], seconds: float) -> dict[str, object]:
@@ -55,7 +58,7 @@ def explore_all(configurations: Iterable[Configuration], removed: frozenset[str]
         states, explored, unfinished = states + result.states, explored + 1, unfinished + (not result.complete)
         if result.violation:
             for number, label in enumerate(result.trace, 1):
-                say(f"    {number:2} {' '.join(map(str, label))}")
+                note(f"    {number:2} {' '.join(map(str, label))}")
             return {"configurations": explored, "states": states, "violations": 1, "what": result.violation}
     return {"configurations": explored, "states": states, "violations": 0, "unfinished": unfinished}
 
@@ -67,7 +70,7 @@ def remove_each() -> dict[str, object]:
         if (configuration := demonstration(name)) is None:
             continue
         result = explore(configuration, frozenset({name}))
-        say(f"without {name:14} {configuration.name}, {configuration.transport}: {result.violation or 'NOT FOUND'}")
+        note(f"without {name:14} {configuration.name}, {configuration.transport}: {result.violation or 'NOT FOUND'}")
         found += bool(result.violation)
         missed += [] if result.violation else [name]
     return {"removals": found, "removals_missed": missed}
@@ -80,11 +83,11 @@ def walks(seconds: float, seed: int, removed: frozenset[str]) -> dict[str, objec
         result = walk(configuration, seed + runs, removed)
         runs += 1
         if result.violation:
-            say(f"run {seed + runs - 1}, {configuration.name}, {configuration.transport}: {result.violation}")
+            note(f"run {seed + runs - 1}, {configuration.name}, {configuration.transport}: {result.violation}")
             for number, label in enumerate(result.trace, 1):
-                say(f"    {number:2} {' '.join(map(str, label))}")
+                note(f"    {number:2} {' '.join(map(str, label))}")
             return {"runs": runs, "violations": 1, "what": result.violation}
-    say(f"{runs} random runs, no violation")
+    note(f"{runs} random runs, no violation")
     return {"runs": runs, "violations": 0}
 
 
@@ -93,8 +96,8 @@ def trace(folder: Path, *, calm: bool) -> dict[str, object]:
     if (missing := report.missing()) and not (calm and report.events):
         report.problems.append(missing)
     for problem in report.problems:
-        say(problem)
-    say(report.text())
+        note(problem)
+    note(report.text())
     return {"violations": len(report.problems), "requests": report.requests, "events": report.events}
 
 

@@ -11,7 +11,6 @@ import json
 import sys
 import time
 
-from bench.command import say
 from tests.sim.seeds.drawing import draw
 from tests.sim.seeds.many import first_failing, run_many, story_of
 from tests.sim.seeds.removals import REMOVALS
@@ -38,18 +37,22 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
 def remove(names: list[str], first: int, jobs: int) -> dict[str, int | None]:
     found = dict[str, int | None]()
     for name in names:
         began = time.monotonic()
         found[name], how = first_failing(name, first, MOST_RUNS, jobs=jobs)
-        say(f"\rwithout {name:28} seed {found[name]}, {time.monotonic() - began:.0f} s: {how}")
+        note(f"\rwithout {name:28} seed {found[name]}, {time.monotonic() - began:.0f} s: {how}")
     return found
 
 
 def table(hits: dict[str, dict[str, int]]) -> None:
     for fault, phases in hits.items():
-        say(f"  {fault:15} " + "  ".join(f"{phase} {count}" for phase, count in phases.items()))
+        note(f"  {fault:15} " + "  ".join(f"{phase} {count}" for phase, count in phases.items()))
 
 
 def main() -> int:
@@ -69,18 +72,18 @@ def main() -> int:
     if not given.remove:
         summary = run_many(given.first, given.seeds, jobs=given.jobs)
         report = summary.report()
-        say(f"{given.seeds} seeds, {summary.requests} requests, {len(summary.violations)} violations")
+        note(f"{given.seeds} seeds, {summary.requests} requests, {len(summary.violations)} violations")
         table(report["hits"])  # type: ignore[arg-type]
         for path, count in report["reached"].items():  # type: ignore[attr-defined]
-            say(f"  {count:8} {path}")
+            note(f"  {count:8} {path}")
         share = report["fast_share"]
-        say(f"  {share:8} share of tokens that left a gateway at once, past their reader")
+        note(f"  {share:8} share of tokens that left a gateway at once, past their reader")
         if share < LEAST_FAST_SHARE:  # type: ignore[operator]
-            say(f"fewer than {LEAST_FAST_SHARE:.0%} of the tokens took the way that most tokens take in production")
+            note(f"fewer than {LEAST_FAST_SHARE:.0%} of the tokens took the way that most tokens take in production")
         for what in summary.violations[:20]:
-            say(what)
+            note(what)
         if summary.failed:
-            say("\n".join(story_of(summary.failed[0], seconds=given.shrink)))
+            note("\n".join(story_of(summary.failed[0], seconds=given.shrink)))
     removed = remove(removals, given.first, given.jobs)
     missed = [name for name, seed in removed.items() if seed is None]
     report |= {"removed": removed, "missed": missed, "seconds": round(time.monotonic() - began, 1)}

@@ -16,8 +16,9 @@ from mesh.errors import BatonError, Cancelled, Unavailable
 from mesh.messages.jobs import End, Token
 from mesh.messages.packed_tokens import PackedTokens
 from mesh.messages.reports import TokenOf, Tokens
+from tests.harness.served_api import served_api
 from tests.harness.waiting import within
-from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
+from tests.unit.gateway.emitting_core import EmittingCore, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
@@ -73,7 +74,7 @@ async def stream_of(
     """Texts and chunks of a stream that gets these messages, and how many tokens left before any task ran. One of so
     many `columns` messages is no message of columns."""
     core, at_once = EmittingCore(), 0
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, body, path)
         await within(20, lambda: core.requests)
         (request,) = core.requests
@@ -94,7 +95,7 @@ async def stream_of(
 
 async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(assets: Assets) -> None:
     core = EmittingCore()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION)
         await within(20, lambda: core.requests)
         (request,) = core.requests
@@ -116,7 +117,7 @@ async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(a
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_nothing_leaves_before_the_head_where_the_first_token_has_no_text(assets: Assets, path: str) -> None:
     core = EmittingCore()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION if "chat" not in path else CHAT, path)
         await within(20, lambda: core.requests)
         (request,) = core.requests
@@ -161,7 +162,7 @@ async def test_the_usage_at_the_end_counts_tokens_of_both_ways(assets: Assets) -
 
 async def test_an_unread_stream_of_plain_tokens_pauses_and_loses_nothing(assets: Assets) -> None:
     core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024, model="tiny"))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION)
         await within(20, lambda: core.requests)
         (request,) = core.requests

@@ -9,11 +9,9 @@ from typing import Any
 
 import httpx2
 
-from gateway.dialects.api import HttpApi
 from gateway.grpc import api as grpc_api
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.server import serve_grpc
-from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
 from gateway.tenants.admission import UNKNOWN
 from gateway.tenants.keys import KeyFile
@@ -23,6 +21,7 @@ from gateway.tracing.traces import RecentTraces
 from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcListening
 from mesh.telemetry.spans import KeptHere
+from tests.harness.served_api import served_api
 from tests.harness.waiting import within
 
 
@@ -77,14 +76,9 @@ class GuardedDoor:
 async def guarded_http(core: Any, assets: Assets, file: Path) -> AsyncIterator[GuardedDoor]:
     keys, clock = KeyFile(file), SetClock()
     tenants, traces = Tenants(keys, clock), RecentTraces(KeptHere(), random=random.Random(5), admission=UNKNOWN)
-    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1.7e9, traces=traces, tenants=tenants)
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    try:
-        async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as http:
-            yield GuardedDoor(file, keys, tenants, clock, traces, http, server.address)
-    finally:
-        await server.close()
-        await api.aclose()
+    async with served_api(core, assets, traces=traces, tenants=tenants) as address:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=None) as http:
+            yield GuardedDoor(file, keys, tenants, clock, traces, http, address)
 
 
 @asynccontextmanager
