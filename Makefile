@@ -207,10 +207,6 @@ offline: $(DEV) ## `LLM.generate` beside the engine's own steps
 routing: $(DEV) ## how long a route takes to choose among 1,000 workers, and what it is worth on a conversation trace
 	@$(BIN)/python -m bench.routing --json $(ARGS)
 
-.PHONY: split
-split: $(DEV) ## throughput, first tokens and gaps of the adaptive split beside both fixed ones
-	@$(BIN)/python -m bench.split --json $(ARGS)
-
 .PHONY: arrangements
 arrangements: $(DEV) ## is what `baton up` starts by default the best arrangement of workers for this machine?
 	@$(BIN)/python -m bench.arrangements --json $(ARGS)

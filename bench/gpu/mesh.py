@@ -28,12 +28,8 @@ from bench.gpu.figures import Figure, a_peers, note, show
 from bench.gpu.random_model import DRY, LLAMA_8B, as_folder
 from bench.handoff_mesh import measure as of_trace
 from bench.handoff_mesh import needed_spans
-from cli.local_mesh.ports import free_address
-from cli.local_mesh.running import running_mesh
-from cli.local_mesh.services import services_of
-from mesh.config.settings import read_settings
+from cli.local_mesh.own_mesh import own_mesh
 
-START_SECONDS = 120.0
 POOL_BYTES = 12 * 2**30
 HANDOFF_TOKENS, HANDOFFS = 4096, 7
 CLIENTS, PROMPT_TOKENS, ANSWER_TOKENS = 64, 256, 128
@@ -94,9 +90,6 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMe
     said = {
         "model": str(model),
         "cache_folder": str(cache),
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "gateway.worker_address": free_address(),
         "gateway.local": "never",
         "worker.device": device,
         "worker.page_tokens": "16",
@@ -106,13 +99,9 @@ async def _running(model: Path, cache: Path, device: str) -> AsyncIterator[GpuMe
         "mesh.prefill_workers": "1",
         "mesh.decode_workers": "1",
     }
-    mesh = read_settings(None, {}, said).mesh()
-    services = services_of(mesh, file=None, overrides=said, otlp_endpoint="")
-    async with running_mesh(
-        mesh, services, lambda name, line: print(f"{name}: {line}", file=sys.stderr), START_SECONDS
-    ):
-        async with grpc.aio.insecure_channel(mesh.gateway.grpc_address) as channel:
-            yield GpuMeshClient(inference_pb2_grpc.InferenceServiceStub(channel), mesh.gateway.http_address)
+    async with own_mesh(said, on_line=lambda name, line: print(f"{name}: {line}", file=sys.stderr)) as gateway:
+        async with grpc.aio.insecure_channel(gateway.grpc_address) as channel:
+            yield GpuMeshClient(inference_pb2_grpc.InferenceServiceStub(channel), gateway.http_address)
 
 
 async def _serve(model: Path, cache: Path, load: ClientLoad, *, device: str) -> float:

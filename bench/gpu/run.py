@@ -19,6 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from bench.command import say
 from bench.gpu.figures import Section, as_json, markdown, pytest_figures, read_lines
 from bench.gpu.room import room
 from engine.cuda.device import find_gpu
@@ -95,10 +96,6 @@ def main() -> None:
     if arguments.json:
         print(json.dumps(report))
     sys.exit(1 if report["failed"] else 0)
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _here(work: SectionRun) -> SectionRun:

@@ -9,7 +9,7 @@ from baton.inference.v1 import inference_pb2
 from baton.kv.v1 import kv_pb2
 from baton.vllm.v1 import vllm_pb2
 from baton.worker.v1 import worker_pb2
-from cli.envoy.document import Noted, extension
+from cli.envoy.document import extension
 from cli.envoy.proxy import Proxy
 
 PUBLIC = (
@@ -44,8 +44,8 @@ def rbac_filter(proxy: Proxy) -> dict[str, Any]:
         "permissions": [_path("prefix", HEALTH)],
         "principals": [{"any": True}],
     }
-    rules = {"action": "ALLOW", "policies": policies}
-    return extension("envoy.filters.http.rbac", "filters.http.rbac.v3.RBAC", rules=Noted("All else: 403.", rules))
+    rules = {"action": "ALLOW", "policies": policies}  # all else: 403
+    return extension("envoy.filters.http.rbac", "filters.http.rbac.v3.RBAC", rules=rules)
 
 
 def _add(

@@ -7,7 +7,7 @@ import ipaddress
 from typing import Any
 
 from baton.worker.v1 import worker_pb2
-from cli.envoy.document import Noted, extension, typed
+from cli.envoy.document import extension, typed
 from cli.envoy.members import Member
 from cli.envoy.proxy import Proxy
 from cli.envoy.secrets import outbound_tls
@@ -46,10 +46,8 @@ def _peer(proxy: Proxy, member: Member) -> dict[str, Any]:
         "transport_socket": outbound_tls(proxy, (member.identity(proxy.trust_domain),)),
         "health_checks": [_health_check(member.address, REGISTRY if member.tier == "gateway" else "")],
         "outlier_detection": _outliers(),
-        "common_lb_config": Noted(
-            "While its only member is out, the cluster refuses calls at once; otherwise Envoy would still try it.",
-            {"healthy_panic_threshold": {"value": 0}},
-        ),
+        # While its only member is out, the cluster refuses calls at once; otherwise Envoy would still try it.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
         "circuit_breakers": _limits(connections=64, requests=4096),
     }
 
@@ -63,15 +61,11 @@ def _gateways(proxy: Proxy) -> dict[str, Any]:
         "lb_policy": "LEAST_REQUEST",
         "transport_socket": outbound_tls(proxy, proxy.identities("gateway")),
         "health_checks": [_health_check(GATEWAYS, "")],
-        "outlier_detection": Noted(
-            "What a gateway answers may be a client's doing, so only connections that fail and health checks count.",
-            _outliers(answers=False),
-        ),
-        "common_lb_config": Noted(
-            "If most gateways look unhealthy, all are tried: one without workers still lets requests wait, and "
-            "answers with a better reason than Envoy's.",
-            {"healthy_panic_threshold": {"value": 50}},
-        ),
+        # What a gateway answers may be a client's doing, so only connections that fail and health checks count.
+        "outlier_detection": _outliers(answers=False),
+        # If most gateways look unhealthy, all are tried: one without workers still lets requests wait, and answers with
+        # a better reason than Envoy's.
+        "common_lb_config": {"healthy_panic_threshold": {"value": 50}},
         "circuit_breakers": _limits(connections=64, requests=proxy.connections * 4),
     }
 
@@ -87,11 +81,12 @@ def _address(name: str, addresses: tuple[str, ...]) -> dict[str, Any]:
     if all(_is_ip(address) for address in addresses):
         cluster["type"] = "STATIC"
     else:
-        cluster["cluster_type"] = Noted("A name that does not resolve yet is asked for again.", _resolved())
+        cluster["cluster_type"] = _resolved()
     return cluster | {"load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]}}
 
 
 def _resolved() -> dict[str, Any]:
+    """A name that does not resolve yet is asked for again."""
     return extension(
         "envoy.clusters.dns",
         "clusters.dns.v3.DnsCluster",
@@ -111,7 +106,7 @@ def _protocol(options: dict[str, Any]) -> dict[str, Any]:
 
 
 _CLIENTS_WINDOWS = {
-    "initial_stream_window_size": Noted("An answer that its client does not read stops here, and no other one.", 2**16),
+    "initial_stream_window_size": 2**16,  # an answer that its client does not read stops here, and no other one
     "initial_connection_window_size": 2**28,
 }
 
@@ -123,10 +118,8 @@ def _http2(windows: dict[str, Any] | None = None) -> dict[str, Any]:
 
 def _http1() -> dict[str, Any]:
     return {
-        "common_http_protocol_options": Noted(
-            "Less than the 5 s after which the server closes idle connections: a request must not meet a closing one.",
-            {"idle_timeout": "3s"},
-        ),
+        # Less than the 5 s after which the server closes idle connections: a request must not meet a closing one.
+        "common_http_protocol_options": {"idle_timeout": "3s"},
         "explicit_http_config": {"http_protocol_options": {}},
     }
 

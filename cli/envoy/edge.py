@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.envoy.access import API, HEALTH, ORDERS, PUBLIC, REFLECTION
 from cli.envoy.clusters import GATEWAYS, socket_address
-from cli.envoy.document import Noted, extension, typed
+from cli.envoy.document import extension, typed
 from cli.envoy.http import (
     HEADERS,
     connection_manager,
@@ -40,11 +40,9 @@ def edge(proxy: Proxy) -> dict[str, Any]:
         common_http_protocol_options={"max_headers_count": HEADERS, "idle_timeout": f"{_IDLE_SECONDS}s"},
         http2_protocol_options=_http2(),
         request_headers_timeout="10s",
-        request_timeout=Noted("For the whole request to arrive, not for its answer.", f"{_UPLOAD_SECONDS}s"),
-        stream_flush_timeout=Noted(
-            "A client that keeps its window shut cannot make this Envoy keep answers.", f"{_UNREAD_SECONDS}s"
-        ),
-        use_remote_address=Noted("The client's address comes from its connection, not from its headers.", True),
+        request_timeout=f"{_UPLOAD_SECONDS}s",  # for the whole request to arrive, not for its answer
+        stream_flush_timeout=f"{_UNREAD_SECONDS}s",  # a shut window cannot make this Envoy keep answers
+        use_remote_address=True,  # the client's address comes from its connection, not from its headers
         early_header_mutation_extensions=[_without_forged_headers()],
         forward_client_cert_details="SANITIZE",
         **request_ids(),
@@ -83,7 +81,7 @@ def _routes(proxy: Proxy) -> dict[str, Any]:
     name = {"header": {"key": "x-request-id", "value": "%REQ(X-REQUEST-ID)%"}, "append_action": "ADD_IF_ABSENT"}
     return {
         "virtual_hosts": [virtual_host("api", ["*"], routes)],
-        "response_headers_to_add": Noted("Envoy's own errors carry the request's name, too.", [name]),
+        "response_headers_to_add": [name],  # Envoy's own errors carry the request's name, too
     }
 
 

@@ -6,7 +6,7 @@ end what takes too long."""
 from typing import Any
 
 from cli.envoy.clusters import PINGS
-from cli.envoy.document import Noted, extension, typed
+from cli.envoy.document import extension, typed
 
 HEADER_KILOBYTES = 32
 HEADERS = 100
@@ -21,9 +21,9 @@ def connection_manager(name: str, *, filters: list[Any], routes: dict[str, Any],
         "envoy.filters.network.http_connection_manager",
         "filters.network.http_connection_manager.v3.HttpConnectionManager",
         stat_prefix=name,
-        stream_idle_timeout=Noted("A stream may be silent for as long as the model computes.", UNLIMITED),
+        stream_idle_timeout=UNLIMITED,  # a stream may be silent for as long as the model computes
         max_request_headers_kb=HEADER_KILOBYTES,
-        normalize_path=Noted("What the rules see is what the service sees.", True),
+        normalize_path=True,  # what the rules see is what the service sees
         merge_slashes=True,
         **more,
         route_config=routes,
@@ -62,9 +62,10 @@ def request_ids() -> dict[str, Any]:
     return {"preserve_external_request_id": True, "request_id_extension": {"typed_config": config}}
 
 
-def own_errors(*, unsent_may_be_retried: bool = False) -> Noted:
-    """A gRPC client gets a status instead, with the same text. `unsent_may_be_retried`: a request whose service took no
-    connection was not begun, so the edge may send it to another gateway."""
+def own_errors(*, unsent_may_be_retried: bool = False) -> dict[str, Any]:
+    """Envoy's own errors, in the form that OpenAI's clients read. A gRPC client gets a status instead, with the same
+    text. `unsent_may_be_retried`: a request whose service took no connection was not begun, so the edge may send it to
+    another gateway."""
     grpc = {
         "name": "content-type",
         "string_match": {"prefix": "application/grpc"},
@@ -91,7 +92,7 @@ def own_errors(*, unsent_may_be_retried: bool = False) -> Noted:
             {"filter": unsent, "headers_to_add": [header]},
             mapper,
         ]
-    return Noted("Envoy's own errors, in the form that OpenAI's clients read.", {"mappers": mappers})
+    return {"mappers": mappers}
 
 
 def keepalive_options() -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cli.envoy.access import HEALTH
 from cli.envoy.clusters import COLLECTOR, socket_address
-from cli.envoy.document import Noted, extension, typed
+from cli.envoy.document import extension, typed
 from cli.envoy.proxy import Proxy
 
 COMMON_FIELDS = {
@@ -73,9 +73,7 @@ def tracing(proxy: Proxy) -> dict[str, Any]:
     }
 
 
-def admin(proxy: Proxy) -> Noted:
-    return Noted(
-        "It can stop this Envoy and shows its configuration, so it listens on loopback unless --admin says otherwise. "
-        "Statistics for Prometheus are at /stats/prometheus.",
-        {"address": socket_address(proxy.admin)},
-    )
+def admin(proxy: Proxy) -> dict[str, Any]:
+    """The port can stop this Envoy and shows its configuration, so it is on loopback unless --admin says otherwise.
+    Statistics for Prometheus are at /stats/prometheus."""
+    return {"address": socket_address(proxy.admin)}

@@ -1,9 +1,9 @@
-"""Puts one Envoy's configuration together: `render` returns the YAML that `baton envoy render` prints."""
+"""Puts one Envoy's configuration together: `render` returns the text that `baton envoy render` prints."""
 
 from typing import Any
 
 from cli.envoy.clusters import ADMIN, LOCAL_GRPC, LOCAL_HTTP, clusters, socket_address
-from cli.envoy.document import Noted, extension, to_yaml, typed
+from cli.envoy.document import extension, typed, written
 from cli.envoy.edge import edge
 from cli.envoy.http import connection_manager, http2_options, refusal, to_cluster, virtual_host
 from cli.envoy.observe import admin
@@ -21,12 +21,12 @@ Envoy reads the PEM files again when one is moved into their folder: write new o
 def render(proxy: Proxy) -> str:
     identity = proxy.own.identity(proxy.trust_domain)
     what = f"Envoy at the edge of a Baton mesh, {identity}." if proxy.is_edge else f"Sidecar of {identity}."
-    return to_yaml(bootstrap(proxy), _HEADER.format(what=what, threads=2 if proxy.is_edge else 1))
+    return written(bootstrap(proxy), _HEADER.format(what=what, threads=2 if proxy.is_edge else 1))
 
 
 def render_secrets(certificate: str, key: str, ca: str) -> dict[str, str]:
     """The files of a folder for --secrets, by their names."""
-    return {name: to_yaml(secret, _SECRETS_HEADER) for name, secret in watched_secrets(certificate, key, ca).items()}
+    return {name: written(secret, _SECRETS_HEADER) for name, secret in watched_secrets(certificate, key, ca).items()}
 
 
 def bootstrap(proxy: Proxy) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def bootstrap(proxy: Proxy) -> dict[str, Any]:
         "node": {"id": proxy.own.path, "cluster": "baton"},
         "admin": admin(proxy),
         "static_resources": resources,
-        "overload_manager": Noted("Refuse work before memory runs out.", _overload(proxy)),
+        "overload_manager": _overload(proxy),
     }
 
 
@@ -67,6 +67,7 @@ def _probe(proxy: Proxy) -> dict[str, Any]:
 
 
 def _overload(proxy: Proxy) -> dict[str, Any]:
+    """Refuses work before memory runs out."""
     heap = "envoy.resource_monitors.fixed_heap"
 
     def at(share: float) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ SPIFFE id of its peer."""
 from pathlib import PurePath
 from typing import Any
 
-from cli.envoy.document import Noted, extension, typed
+from cli.envoy.document import extension, typed
 from cli.envoy.proxy import Proxy
 
 IDENTITY, AUTHORITY, PUBLIC = "identity", "authority", "public"
@@ -49,9 +49,8 @@ def inbound_tls(proxy: Proxy) -> dict[str, Any]:
         "transport_sockets.tls.v3.DownstreamTlsContext",
         require_client_certificate=True,
         common_tls_context=_mutual(proxy, sans),
-        disable_stateless_session_resumption=Noted(
-            "A resumed session would skip the check of a certificate against an authority that has changed.", True
-        ),
+        # A resumed session would skip the check of a certificate against an authority that has changed.
+        disable_stateless_session_resumption=True,
     )
 
 
@@ -80,7 +79,7 @@ def public_tls(proxy: Proxy) -> dict[str, Any]:
 def _mutual(proxy: Proxy, sans: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "alpn_protocols": ["h2"],
-        "tls_params": Noted("As a client Envoy would stop at TLS 1.2 if it were not allowed more.", MESH_VERSIONS),
+        "tls_params": MESH_VERSIONS,  # as a client Envoy would stop at TLS 1.2 if it were not allowed more
         "tls_certificate_sds_secret_configs": [_secret(proxy, IDENTITY)],
         "combined_validation_context": {
             "default_validation_context": {"match_typed_subject_alt_names": sans},

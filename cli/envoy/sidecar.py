@@ -7,7 +7,6 @@ from typing import Any
 
 from cli.envoy.access import HEALTH, PUBLIC, REFLECTION, REGISTER, rbac_filter
 from cli.envoy.clusters import LOCAL_GRPC, LOCAL_HTTP, LOCAL_REGISTRY, MANY_STREAMS, socket_address
-from cli.envoy.document import Noted
 from cli.envoy.http import (
     HEADERS,
     connection_manager,
@@ -85,7 +84,7 @@ def outbound(proxy: Proxy) -> dict[str, Any]:
         http2_protocol_options=http2_options(MANY_STREAMS, pings=False),
         access_log=access_log(proxy, requests=False, peers=False),
         filters=[],
-        routes={"virtual_hosts": [*hosts, Noted("Never another peer in place of the one that was named.", unknown)]},
+        routes={"virtual_hosts": [*hosts, unknown]},  # never another peer in place of the one that was named
     )
     return {
         "name": "outbound",

@@ -1,4 +1,4 @@
-"""A mesh that a measurement starts for itself, at free ports of this machine."""
+"""A mesh that a measurement starts for itself, at free ports of this machine where the settings name none."""
 
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -25,7 +25,7 @@ async def own_mesh(
     """A mesh with these settings; yields its gateway's configuration, which has the addresses. `changed` gets each
     service before it starts."""
     ports = {f"gateway.{port}_address": free_address() for port in ("http", "grpc", "worker")}
-    overrides = {**settings, **ports}
+    overrides = {**ports, **settings}
     config = read_settings(None, os.environ, overrides).mesh()
     services = services_of(config, file=None, overrides=overrides, otlp_endpoint=otlp_endpoint)
     async with running_mesh(config, [changed(each) for each in services], on_line, START_SECONDS):

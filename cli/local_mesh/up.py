@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,7 +88,6 @@ def up(
 
     Example: baton up --model ~/models/qwen2.5-0.5b --prefill 1 --decode 2 --set decode.max_batch=16
     """
-    overrides = parse_settings(settings or [])
     models = model or []
     flags = {
         "model": models[0] if len(models) == 1 and "=" not in models[0] else None,
@@ -105,18 +104,24 @@ def up(
         "gateway.worker_address": workers,
         "gateway.processes": gateways,
     }
-    given = {key: str(value) for key, value in flags.items() if value is not None}
     with readable_errors():
-        if twice := sorted(key for key in given if overrides.get(key, given[key]) != given[key]):
-            key = twice[0]
-            raise ConfigError(f"--set {key}={overrides[key]}: an option says {given[key]}; leave one of them out")
-        overrides |= given
+        overrides = overridden(settings or [], flags)
         if draft is not None and len(models) > 1:
             raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
         if adapters and len(models) > 1:
             raise ConfigError("--adapters: belong to one model; write them into its table [[models]] in the file")
         mesh = with_models(read_settings(config, os.environ, overrides)).mesh()
         run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
+
+
+def overridden(settings: list[str], flags: Mapping[str, object]) -> dict[str, str]:
+    """The settings of `--set` and of the options that were given."""
+    overrides = parse_settings(settings)
+    given = {key: str(value) for key, value in flags.items() if value is not None}
+    if twice := sorted(key for key in given if overrides.get(key, given[key]) != given[key]):
+        key = twice[0]
+        raise ConfigError(f"--set {key}={overrides[key]}: an option says {given[key]}; leave one of them out")
+    return overrides | given
 
 
 async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *, trace: bool, verbose: bool) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import baton_kernels as kernels
+from engine.model.config import ModelConfig
 from engine.model.mixture import mix_one_by_one, mixture_of
 from engine.model.page_memory import PageMemory
 from engine.model.queries import Queries, add_adapters
-from engine.model.rows import Rows
+from engine.model.rows import Ints, Rows
 from engine.model.scratch import Scratch
 from engine.model.weights import Bytes, Floats, LayerWeights, Weights
 
@@ -51,33 +52,13 @@ class SeparateKernels:
         read = self.normed(x, layer.input_norm, layer.input_norm_bias)
         self._product(read, layer.qkv, qkv, bias=layer.qkv_bias)
         add_adapters(rows.adapted, index, "qkv", read, qkv)
-        q_norm, k_norm = layer.q_norm, layer.k_norm
-        if q_norm is not None and k_norm is not None and config.qk_norm_width:
-            kernels.rmsnorm_within(qkv, q_norm, 0, config.eps)
-            kernels.rmsnorm_within(qkv, k_norm, config.q_width, config.eps)
-            q_norm = k_norm = None
+        norms = normed_widths(config, layer, qkv)
         if config.latent is not None and layer.latent_norm is not None:
             kernels.share_latent(qkv, layer.latent_norm, config.heads, config.head_dim, config.latent.eps)
         if config.qkv_limit:
             kernels.clip(qkv, config.qkv_limit)
-        kernels.rotate_write(
-            weights.path,
-            qkv,
-            config.heads,
-            config.kv_heads,
-            config.head_dim,
-            layer.cos,
-            layer.sin,
-            rows.slots,
-            page_of,
-            rows.offset_in_page,
-            pages.page_tokens,
-            pages.pool,
-            q,
-            q_norm=q_norm,
-            k_norm=k_norm,
-            eps=config.eps,
-            kv=weights.kv,
+        write_rotated(
+            weights, layer, norms, qkv, rows.slots, page_of, rows.offset_in_page, pages.page_tokens, pages.pool, q
         )
         return q
 
@@ -164,3 +145,51 @@ class SeparateKernels:
         out = self._scratch.take("normed", len(x), config.hidden)
         compute(out)
         kernels.add(x, out, norm=norm, eps=config.eps, factor=config.residual_scale)
+
+
+HeadNorms = tuple[Floats | None, Floats | None]  # of each head's queries and of its keys
+
+
+def normed_widths(config: ModelConfig, layer: LayerWeights, qkv: Floats) -> HeadNorms:
+    """Normalises queries and keys over all heads together where the model does so; else returns the norms of heads."""
+    q_norm, k_norm = layer.q_norm, layer.k_norm
+    if q_norm is None or k_norm is None or not config.qk_norm_width:
+        return q_norm, k_norm
+    kernels.rmsnorm_within(qkv, q_norm[: config.q_width], 0, config.eps)
+    kernels.rmsnorm_within(qkv, k_norm[: config.kv_heads * config.head_dim], config.q_width, config.eps)
+    return None, None
+
+
+def write_rotated(
+    weights: Weights,
+    layer: LayerWeights,
+    norms: HeadNorms,
+    qkv: Floats,
+    slots: Ints,
+    page_of: NDArray[np.int64],
+    offset_in_page: Ints,
+    page_tokens: int,
+    pool: Bytes,
+    q: Floats,
+) -> None:
+    """Writes keys and values into their pages, and the rotated queries into q."""
+    config, (q_norm, k_norm) = weights.config, norms
+    kernels.rotate_write(
+        weights.path,
+        qkv,
+        config.heads,
+        config.kv_heads,
+        config.head_dim,
+        layer.cos,
+        layer.sin,
+        slots,
+        page_of,
+        offset_in_page,
+        page_tokens,
+        pool,
+        q,
+        q_norm=q_norm,
+        k_norm=k_norm,
+        eps=config.eps,
+        kv=weights.kv,
+    )

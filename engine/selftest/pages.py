@@ -10,6 +10,7 @@ import numpy as np
 import baton_kernels as kernels
 from baton_kernels import KernelError
 from engine.model.page_memory import layer_bytes
+from engine.model.separate_kernels import normed_widths, write_rotated
 from engine.model.weights import Bytes, LayerWeights, Weights
 from engine.selftest.inputs import Array, each_window, slots_of, spread
 
@@ -122,30 +123,9 @@ def write_layer(
     owner = np.repeat(np.arange(len(lengths)), lengths)
     page_of = tables[owner, slots // page_tokens].astype(np.int64) * stride + offset
     q = np.empty((len(slots), config.heads, config.head_dim), np.float32)
-    qkv, q_norm, k_norm = spread(7, len(slots), config.qkv_width), layer.q_norm, layer.k_norm
-    if q_norm is not None and k_norm is not None and config.qk_norm_width:
-        kernels.rmsnorm_within(qkv, q_norm[: config.q_width], 0, config.eps)
-        kernels.rmsnorm_within(qkv, k_norm[: config.kv_heads * config.head_dim], config.q_width, config.eps)
-        q_norm = k_norm = None
-    kernels.rotate_write(
-        weights.path,
-        qkv,
-        config.heads,
-        config.kv_heads,
-        config.head_dim,
-        layer.cos,
-        layer.sin,
-        slots,
-        page_of,
-        slots % page_tokens,
-        page_tokens,
-        pool,
-        q,
-        q_norm=q_norm,
-        k_norm=k_norm,
-        eps=config.eps,
-        kv=weights.kv,
-    )
+    qkv = spread(7, len(slots), config.qkv_width)
+    norms = normed_widths(config, layer, qkv)
+    write_rotated(weights, layer, norms, qkv, slots, page_of, slots % page_tokens, page_tokens, pool, q)
     return q
 
 

@@ -87,44 +87,21 @@ class HttpApi:
         stored: StoredResponses | None = None,  # None: no response is stored
         batches: BatchStore | None = None,  # None: there are neither files nor batches
     ) -> None:
-        self._core = core
-        self._models = models
-        self._random = random
-        self._clock = clock
+        self._core, self._models, self._random, self._clock = core, models, random, clock
         self._traces = traces or RecentTraces(Silent(), random=random)
         self._parser = BodyParser(core.limits, self._context_tokens)
         self.count_error, self.bodies = core.count_error, BodyReader(core.limits, self._parser.trim_later)
         info = InfoPages(core, models, created=int(clock()), also=also)
         self.keep_alive_seconds, self.turns = core.limits.keep_alive_seconds, Turns()
         self._opening = Opening(
-            core,
-            models,
-            self._parser,
-            receipts=receipts,
-            random=random,
-            clock=clock,
-            turns=self.turns,
+            core, models, self._parser, receipts=receipts, random=random, clock=clock, turns=self.turns
         )
         keeping = ResponseKeeping(stored)
         self._responses, self._stored = Responses(keeping), stored
         self.batch_work: BatchWork | None = None  # its `run` is the gateway's to call
         self._background = BackgroundResponses(stored, keeping, lambda: self._inner)
-        kinds: dict[str, GeneratingKind[Any]] = {
-            "/v1/chat/completions": Chat(),
-            "/v1/completions": Completion(),
-            "/v1/messages": Messages(),
-            "/api/chat": OLLAMA_CHAT,
-            "/api/generate": OLLAMA_GENERATE,
-            VLLM.path: Native(VLLM),
-            SGLANG.path: Native(SGLANG),
-        }
-        begins: dict[str, BeginReply] = {path: partial(self._opening.begin, kind) for path, kind in kinds.items()}
-        begins |= {"/v1/embeddings": self._embeddings, "/v1/messages/count_tokens": self._count}
         allowed = tenants is not None or core.limits.load_adapters
-        relevance = RelevanceEndpoints(core, self._opening, random=random, clock=clock)
-        begins |= dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank)
-        begins |= dict.fromkeys(("/v1/score", "/score"), relevance.score)
-        begins["/v1/responses"] = self._respond
+        begins = self._begins()
         generating = {path: GeneratingEndpoint(self, begin, row_of(path)) for path, begin in begins.items()}
         routes: list[BaseRoute] = [
             *routes_of(generating),
@@ -162,6 +139,27 @@ class HttpApi:
         if self._stored is not None:
             await self._stored.aclose()
         await self._parser.aclose()
+
+    def _begins(self) -> dict[str, BeginReply]:
+        """Each endpoint that generates has its own beginning of a reply, by its path."""
+        kinds: dict[str, GeneratingKind[Any]] = {
+            "/v1/chat/completions": Chat(),
+            "/v1/completions": Completion(),
+            "/v1/messages": Messages(),
+            "/api/chat": OLLAMA_CHAT,
+            "/api/generate": OLLAMA_GENERATE,
+            VLLM.path: Native(VLLM),
+            SGLANG.path: Native(SGLANG),
+        }
+        relevance = RelevanceEndpoints(self._core, self._opening, random=self._random, clock=self._clock)
+        return {
+            **{path: partial(self._opening.begin, kind) for path, kind in kinds.items()},
+            "/v1/embeddings": self._embeddings,
+            "/v1/messages/count_tokens": self._count,
+            **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank),
+            **dict.fromkeys(("/v1/score", "/score"), relevance.score),
+            "/v1/responses": self._respond,
+        }
 
     def _batch_routes(self, store: BatchStore | None) -> list[BaseRoute]:
         if store is None:

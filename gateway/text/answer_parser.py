@@ -11,11 +11,10 @@ from enum import Enum, auto
 
 from gateway.text.formats import ReasoningFormat, ToolFormat
 from gateway.text.json_scan import Mark, NotJson
-from gateway.text.parsed import MAX_SPACE, SPACE, CallPart, OpenCall, Parsed, open_tail
+from gateway.text.parsed import MAX_SPACE, SPACE, OpenCall, Parsed, PartParser, open_tail
 from gateway.text.reasoning import ReasoningReader
 
 MAX_NAME = 128  # characters before arguments_mark
-SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
 
 
 class _State(Enum):
@@ -28,7 +27,7 @@ class _State(Enum):
     AFTER = auto()  # behind a call: its end, a separator, or text
 
 
-class AnswerParser:
+class AnswerParser(PartParser):
     def __init__(
         self,
         tools: ToolFormat | None,
@@ -38,27 +37,13 @@ class AnswerParser:
         reasoning_begun: bool = False,
         growing: bool = False,
     ) -> None:
-        """`names`: the tools that the client offered. `reasoning_begun`: the prompt has opened the reasoning."""
-        self._tools, self._names = (tools, names) if names else (None, frozenset[str]())
+        """`reasoning_begun`: the prompt has opened the reasoning."""
+        super().__init__(names, growing=growing)
+        self._tools = tools if names else None
         self._reasoning = ReasoningReader(reasoning, begun=reasoning_begun) if reasoning is not None else None
-        self._growing = growing
-        self.started = 0  # calls whose name has left
-        self.count = 0  # calls that are complete
-        self.seen = 0  # characters read so far
-        self.reasoning_end = 0  # characters up to the end of the reasoning
-        self._rest = ""  # what is read and not used yet
-        self._raw: list[str] = []  # text of a call that has not left
-        self._raw_size = 0
         self._strip = False  # white space is dropped until other text comes
         self._listed = False  # the call stands in a list
-        self._out = Parsed()
-        self._call = OpenCall()
         self._state = _State.REASONING if reasoning is not None else self._answer_state()
-
-    @property
-    def held(self) -> int:
-        """Characters at the end of what was read that have not left."""
-        return self._raw_size + len(self._rest)
 
     @property
     def passes_text(self) -> bool:
@@ -71,10 +56,6 @@ class AnswerParser:
             return False
         return self._tools is None or (bool(self._tools.begin) and self._tools.begin[0] not in text)
 
-    def passed(self, text: str) -> None:
-        """This text has left without `feed`."""
-        self.seen += len(text)
-
     @property
     def in_reasoning(self) -> bool:
         return self._state is _State.REASONING and self._reasoning is not None and self._reasoning.begun
@@ -83,13 +64,7 @@ class AnswerParser:
         if self.passes_text and not self._rest:
             self.seen += len(text)
             return Parsed(text)
-        for at in range(0, len(text), SLICE):
-            piece = text[at : at + SLICE]
-            self.seen += len(piece)
-            self._rest += piece
-            while self._rest and _STEPS[self._state](self):
-                pass
-        return self._take()
+        return super().feed(text)
 
     def finish(self) -> Parsed:
         """Everything that is held back, at the end of the answer."""
@@ -104,9 +79,8 @@ class AnswerParser:
             self._rest = ""
         return self._take()
 
-    def _take(self) -> Parsed:
-        out, self._out = self._out, Parsed()
-        return out
+    def _step(self) -> bool:
+        return _STEPS[self._state](self)
 
     def _answer_state(self) -> _State:
         return _State.BARE if self._tools is not None and self._tools.bare else _State.TEXT
@@ -217,33 +191,12 @@ class AnswerParser:
         self._hold(at)
         return False
 
-    def _argue(self, piece: str) -> None:
-        """The next piece of the call's arguments."""
-        call = self._call
-        if not self._growing or call.name is None:
-            call.arguments.append(piece)
-        elif piece:
-            self._announce()
-            self._out.calls.append(CallPart(self.started - 1, None, piece))
-
-    def _announce(self) -> None:
-        """The call leaves, up to its arguments."""
-        if not self._call.left:
-            self._call.left, self._raw, self._raw_size = True, [], 0
-            self._out.calls.append(CallPart(self.started, self._call.name, ""))
-            self.started += 1
-
     def _complete(self) -> None:
-        call = self._call
-        if call.name is None:
+        if self._call.name is None:
             self._give_up(0)
             return
-        if not call.left:
-            arguments = "".join(call.arguments) or "{}"
-            self._out.calls.append(CallPart(self.started, call.name, arguments))
-            self.started += 1
-        self.count += 1
-        self._raw, self._raw_size, self._state = [], 0, _State.AFTER
+        self._end()
+        self._state = _State.AFTER
 
     def _after(self) -> bool:
         assert self._tools is not None, "calls are only read for tools"
@@ -266,18 +219,11 @@ class AnswerParser:
 
     def _give_up(self, size: int) -> None:
         """Turn into text all that looked like a call, and `size` characters of the rest."""
-        left = self._state is _State.OBJECT and self._call.left
         self._hold(size)
-        shown = "".join(self._raw)
-        self._raw, self._raw_size, self._state = [], 0, _State.TEXT
-        self._say("" if left else shown)
-
-    def _hold(self, size: int) -> None:
-        """Take characters of the rest into the call; they are text if it turns out to be none."""
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        if taken and not (self._state is _State.OBJECT and self._call.left):
-            self._raw.append(taken)
-            self._raw_size += len(taken)
+        shown = "" if self._call.left else "".join(self._raw)
+        self._drop()
+        self._state = _State.TEXT
+        self._say(shown)
 
     def _say(self, text: str) -> None:
         if self._strip:

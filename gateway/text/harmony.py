@@ -13,10 +13,9 @@ from enum import Enum, auto
 
 from gateway.text.formats import HARMONY_MARKS
 from gateway.text.json_scan import Mark, NotJson
-from gateway.text.parsed import SPACE, CallPart, OpenCall, Parsed, open_tail
+from gateway.text.parsed import SPACE, OpenCall, Parsed, PartParser, open_tail
 
 MAX_HEADER = 512  # characters of a header; what is longer is text
-SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
 _START, _CHANNEL, _MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>")
 _BEHIND = (*_ENDS, _START, _CHANNEL)  # marks behind a body
@@ -37,30 +36,16 @@ class _State(Enum):
     BEHIND = auto()  # behind a message
 
 
-class HarmonyParser:
+class HarmonyParser(PartParser):
     def __init__(
         self, names: frozenset[str], *, reasons: bool = True, reasoning_begun: bool = False, growing: bool = False
     ) -> None:
-        """`names`: the tools that the client offered. `reasons`: the analysis is reasoning, not text.
-        `reasoning_begun`: the prompt has opened it. `growing`: calls leave before they are whole."""
-        self._names, self._reasons, self._growing = names, reasons, growing
-        self.started = 0  # calls whose name has left
-        self.count = 0  # calls that are complete
-        self.seen = 0  # characters read so far
-        self.reasoning_end = 0  # characters up to the end of the reasoning so far
-        self._rest = ""  # what is read and not used yet
-        self._raw: list[str] = []  # text of a call that has not left
-        self._raw_size = 0
-        self._call = OpenCall()
+        """`reasons`: the analysis is reasoning, not text. `reasoning_begun`: the prompt has opened it."""
+        super().__init__(names, growing=growing)
+        self._reasons = reasons
         self._thinks = reasoning_begun and reasons  # the body is reasoning
         self._said, self._due = {False: False, True: False}, False  # by `_thinks`; a separator is due before the body
-        self._out = Parsed()
         self._state = _State.BODY if reasoning_begun else _State.FIRST
-
-    @property
-    def held(self) -> int:
-        """Characters at the end of what was read that have not left."""
-        return self._raw_size + len(self._rest)
 
     @property
     def passes_text(self) -> bool:
@@ -76,18 +61,8 @@ class HarmonyParser:
         return self._state is _State.BODY and not (self._thinks or self._due or self._rest) and "<" not in text
 
     def passed(self, text: str) -> None:
-        """This text has left without `feed`."""
-        self.seen += len(text)
+        super().passed(text)
         self._said[False] = True
-
-    def feed(self, text: str) -> Parsed:
-        for at in range(0, len(text), SLICE):
-            piece = text[at : at + SLICE]
-            self.seen += len(piece)
-            self._rest += piece
-            while self._rest and _STEPS[self._state](self):
-                pass
-        return self._take()
 
     def finish(self) -> Parsed:
         """Everything that is held back, at the end of the answer."""
@@ -98,9 +73,8 @@ class HarmonyParser:
         self._rest = ""  # else a header, or the beginning of a mark
         return self._take()
 
-    def _take(self) -> Parsed:
-        out, self._out = self._out, Parsed()
-        return out
+    def _step(self) -> bool:
+        return _STEPS[self._state](self)
 
     def _first(self) -> bool:
         if self._rest.startswith(_FIRST):
@@ -179,29 +153,13 @@ class HarmonyParser:
         if body and not body.startswith("<"):
             return False
         if body.startswith(_BEHIND):
-            self._call.arguments.append("{}")
             self._complete()
             return True
         return not body or any(mark.startswith(body) for mark in _BEHIND)
 
-    def _argue(self, piece: str) -> None:
-        """The next piece of the call's arguments."""
-        call = self._call
-        if not self._growing:
-            call.arguments.append(piece)
-        elif piece:
-            if not call.left:
-                call.left, self._raw, self._raw_size = True, [], 0
-                self._out.calls.append(CallPart(self.started, call.name, ""))
-                self.started += 1
-            self._out.calls.append(CallPart(self.started - 1, None, piece))
-
     def _complete(self) -> None:
-        if not self._call.left:
-            self._out.calls.append(CallPart(self.started, self._call.name, "".join(self._call.arguments)))
-            self.started += 1
-        self.count += 1
-        self._raw, self._raw_size, self._state = [], 0, _State.BEHIND
+        self._end()
+        self._state = _State.BEHIND
 
     def _behind(self) -> bool:
         self._rest = self._rest.lstrip(SPACE)
@@ -225,17 +183,10 @@ class HarmonyParser:
         if self._call.left:
             self._rest = self._rest[size:]
             size = 0
-        self._raw, self._raw_size = [], 0
+        self._drop()
         self._begin(thinks=False)
         self._say(shown)
         self._say_raw(size)
-
-    def _hold(self, size: int) -> None:
-        """Take characters of the rest into the call; they are text if it turns out to be none."""
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        if taken and not (self._state is _State.CALL and self._call.left):
-            self._raw.append(taken)
-            self._raw_size += len(taken)
 
     def _say_raw(self, size: int) -> None:
         self._say(self._rest[:size])

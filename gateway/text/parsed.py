@@ -1,5 +1,7 @@
-"""Parts of an answer that gateway/text/answer_parser.py has read or is reading."""
+"""Parts of an answer that have been read or are being read, and what both parsers share (gateway/text/answer_parser.py,
+gateway/text/harmony.py)."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 from gateway.text.formats import ARGUMENTS_KEYS, NAME_KEY
@@ -7,6 +9,7 @@ from gateway.text.json_scan import JsonScanner, Mark
 
 SPACE = " \t\r\n"
 MAX_SPACE = 16  # white space that is held back
+SLICE = 1024  # characters that are read at once, so that the cost of a long text grows with its length only
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,83 @@ class OpenCall:
                 return False
             self.in_arguments = True
         return self.scanner.key != NAME_KEY or self.name is None
+
+
+class PartParser(ABC):
+    """Feeds its states with text as long as they use some of it, and collects the parts of the call that is open."""
+
+    def __init__(self, names: frozenset[str], *, growing: bool) -> None:
+        """`names`: the tools that the client offered. `growing`: calls leave before they are whole."""
+        self._names, self._growing = names, growing
+        self.started = 0  # calls whose name has left
+        self.count = 0  # calls that are complete
+        self.seen = 0  # characters read so far
+        self.reasoning_end = 0  # characters up to the end of the reasoning so far
+        self._rest = ""  # what is read and not used yet
+        self._raw: list[str] = []  # text of a call that has not left
+        self._raw_size = 0
+        self._call = OpenCall()  # a fresh one between calls
+        self._out = Parsed()
+
+    @property
+    def held(self) -> int:
+        """Characters at the end of what was read that have not left."""
+        return self._raw_size + len(self._rest)
+
+    def passed(self, text: str) -> None:
+        """This text has left without `feed`."""
+        self.seen += len(text)
+
+    def feed(self, text: str) -> Parsed:
+        for at in range(0, len(text), SLICE):
+            piece = text[at : at + SLICE]
+            self.seen += len(piece)
+            self._rest += piece
+            while self._rest and self._step():
+                pass
+        return self._take()
+
+    @abstractmethod
+    def _step(self) -> bool:
+        """Use the rest as far as the state can; False: it waits for more text."""
+
+    def _take(self) -> Parsed:
+        out, self._out = self._out, Parsed()
+        return out
+
+    def _hold(self, size: int) -> None:
+        """Take characters of the rest into the call; they are text if it turns out to be none."""
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        if taken and not self._call.left:
+            self._raw.append(taken)
+            self._raw_size += len(taken)
+
+    def _argue(self, piece: str) -> None:
+        """The next piece of the call's arguments."""
+        call = self._call
+        if not self._growing or call.name is None:
+            call.arguments.append(piece)
+        elif piece:
+            if not call.left:
+                call.left, self._raw, self._raw_size = True, [], 0
+                self._start("")
+            self._out.calls.append(CallPart(self.started - 1, None, piece))
+
+    def _start(self, arguments: str) -> None:
+        """The call leaves with these arguments."""
+        self._out.calls.append(CallPart(self.started, self._call.name, arguments))
+        self.started += 1
+
+    def _end(self) -> None:
+        """The call is complete."""
+        if not self._call.left:
+            self._start("".join(self._call.arguments) or "{}")
+        self.count += 1
+        self._drop()
+
+    def _drop(self) -> None:
+        """No call is open."""
+        self._raw, self._raw_size, self._call = [], 0, OpenCall()
 
 
 def open_tail(text: str, mark: str) -> int:

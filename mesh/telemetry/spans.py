@@ -107,34 +107,19 @@ class Silent:
         pass
 
 
-class KeptHere:
+class KeptHere(Silent):
     """Exports nothing: the gateway keeps the spans of its last requests, and that is all."""
 
     def __init__(self, share: float = 1.0) -> None:
         self.share = share
 
-    def export(self, assemble: Assemble) -> None:
-        pass
 
-    def counts(self) -> dict[str, int]:
-        return {}
-
-    def close(self) -> None:
-        pass
-
-
-class RecordingTelemetry:
+class RecordingTelemetry(KeptHere):
     """Keeps finished spans in `spans`."""
 
     def __init__(self, share: float = 1.0) -> None:
-        self.share = share
+        super().__init__(share)
         self.spans: list[SpanRecord] = []
 
     def export(self, assemble: Assemble) -> None:
         self.spans.extend(assemble())
-
-    def counts(self) -> dict[str, int]:
-        return {}
-
-    def close(self) -> None:
-        pass

@@ -17,6 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench.command import say
 from cli.local_mesh.ports import free_address
 from mesh.config.settings import read_settings
 from tests.dashboards.drawing import draw
@@ -54,16 +55,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
 def main() -> int:
     given = arguments()
     try:
         tools = prometheus_tools()
     except ToolMissing as missing:
-        note(str(missing))
+        say(str(missing))
         return 2
     problems = [] if given.skip_rules else promtool_problems(tools)
     report: dict[str, Any] = {}
@@ -72,12 +69,12 @@ def main() -> int:
         problems += run.problems + write_pictures(run, given.pictures)
         report = {"panels": run.panels, "empty": run.empty, "rules": run.rules, "alerts": run.alerts}
         report |= {"control": run.control, "requests": run.requests}
-        note(f"{run.panels} panels, {run.empty} of them empty, {run.rules} rules; pictures in {given.pictures}")
+        say(f"{run.panels} panels, {run.empty} of them empty, {run.rules} rules; pictures in {given.pictures}")
         if run.problems:
-            note("\n".join(run.lines[-40:]))
+            say("\n".join(run.lines[-40:]))
     for problem in problems:
-        note(problem)
-    note("the dashboards and rules are sound" if not problems else f"{len(problems)} problems")
+        say(problem)
+    say("the dashboards and rules are sound" if not problems else f"{len(problems)} problems")
     if given.json:
         print(json.dumps(report | {"problems": problems}))
     return bool(problems)

@@ -15,13 +15,13 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cli.connecting.health import health
 from cli.envoy.certificates import make_authority, make_certificate
-from cli.envoy.document import plain
 from cli.envoy.members import Member
 from cli.envoy.proxy import Proxy
 from cli.envoy.render import bootstrap, render_secrets
@@ -154,7 +154,7 @@ async def envoys_only(
         proxy = _proxy(mesh, member, otlp, routes)
         if watch:
             proxy = _watching(proxy, folder / f"{member.name}.secrets")
-        config = plain(bootstrap(proxy))
+        config = deepcopy(bootstrap(proxy))  # it shares parts with others
         if edit is not None:
             edit(member.name, config)
         mesh.envoys[member.name] = EnvoyProcess(member.name, config, mesh.ports[member.name].admin, folder)

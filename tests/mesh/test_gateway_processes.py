@@ -23,6 +23,7 @@ from cli.local_mesh.supervisor import ProcessState, Supervisor
 from engine.builtin import ensure_random
 from mesh.config.common_config import default_cache_folder
 from mesh.config.settings import read_settings
+from tests.harness.waiting import within
 
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
@@ -135,9 +136,7 @@ async def test_a_process_that_is_killed_costs_its_own_streams_only_and_comes_bac
 
     clients, counters = [httpx.AsyncClient(timeout=None) for _ in range(12)], [[0] for _ in range(12)]
     reading = [asyncio.ensure_future(stream(*pair)) for pair in zip(clients, counters, strict=True)]
-    async with asyncio.timeout(60):
-        while not all(counter[0] for counter in counters):
-            await asyncio.sleep(0.01)
+    await within(60, lambda: all(counter[0] for counter in counters))
     gateway.kill(1)
     await asyncio.gather(*reading)
     assert 0 < sum(ends) < len(ends), "the other process's streams went on to their end"

@@ -12,14 +12,9 @@ from cli.load.picture import draw_run
 from cli.load.report import as_json
 from cli.load.shapes import ShapeName
 from cli.load.statistics import LatencyLimits
-from cli.local_mesh.ports import free_address
-from cli.local_mesh.running import running_mesh
-from cli.local_mesh.services import services_of
-from mesh.config.settings import read_settings
+from cli.local_mesh.own_mesh import own_mesh
 
 pytestmark = pytest.mark.mesh
-
-START_SECONDS = 120.0
 
 
 def order(url: str) -> LoadOrder:
@@ -50,17 +45,8 @@ def check(result: LoadResult | None) -> None:
 
 
 async def test_a_mesh_answers_completions_and_chats_of_exact_lengths() -> None:
-    overrides = {
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "gateway.worker_address": free_address(),
-        "mesh.prefill_workers": "1",
-        "mesh.decode_workers": "1",
-    }
-    mesh = read_settings(None, overrides=overrides).mesh()
-    services = services_of(mesh, file=None, overrides=overrides, otlp_endpoint="")
-    async with running_mesh(mesh, services, lambda name, line: None, START_SECONDS):
-        ids = order(f"http://{overrides['gateway.http_address']}/v1")
+    async with own_mesh({"mesh.prefill_workers": "1", "mesh.decode_workers": "1"}) as gateway:
+        ids = order(f"http://{gateway.http_address}/v1")
         check(await measure(ids, show=lambda text: None))
         chat = replace(ids, endpoint=Endpoint.CHAT, options=replace(ids.options, concurrency=3, rate=None, seed=2))
         check(await measure(chat, show=lambda text: None))

@@ -18,11 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.clients.client import chat_request, sampling, stream
 from cli.connecting.health import get_json
-from cli.local_mesh.ports import free_address
-from cli.local_mesh.running import running_mesh
-from cli.local_mesh.services import services_of
-from mesh.config.services import MeshConfig
-from mesh.config.settings import read_settings
+from cli.local_mesh.own_mesh import own_mesh
+from mesh.config.services import GatewayConfig
 from models.questions import DEMO, names_all
 from models.wordings import HELD_WORDINGS
 from tests.harness.trees import orphans, picture, spans_of, tiled_share
@@ -47,44 +44,35 @@ STATUS: Any = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MeshConfig]:
+async def mesh(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[GatewayConfig]:
     """One prefill worker, two decode workers, no model named: the built-in one."""
-    overrides = {
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "gateway.worker_address": free_address(),
-        "gateway.local": "never",
-        "mesh.prefill_workers": "1",
-        "cache_folder": str(tmp_path_factory.mktemp("cache")),
-    }
-    config = read_settings(overrides=overrides).mesh()
-    services = services_of(config, file=None, overrides=overrides, otlp_endpoint="")
-    async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
-        yield config
+    cache = str(tmp_path_factory.mktemp("cache"))
+    async with own_mesh({"gateway.local": "never", "mesh.prefill_workers": "1", "cache_folder": cache}) as gateway:
+        yield gateway
 
 
-async def said(mesh: MeshConfig, question: str, *, temperature: float = 0.0) -> str:
+async def said(mesh: GatewayConfig, question: str, *, temperature: float = 0.0) -> str:
     request = sampling(chat_request([("user", question)]), max_tokens=120, temperature=temperature, seed=7)
-    events = [event async for event in stream(mesh.gateway.grpc_address, request)]
+    events = [event async for event in stream(mesh.grpc_address, request)]
     return "".join(event.delta.text for event in events)
 
 
 @in_one_loop
 @pytest.mark.parametrize("wording", [DEMO, *HELD_WORDINGS])
-async def test_asked_what_baton_is_it_names_gateway_prefill_decode_and_pages(mesh: MeshConfig, wording: str) -> None:
+async def test_asked_what_baton_is_it_names_gateway_prefill_decode_and_pages(mesh: GatewayConfig, wording: str) -> None:
     answer = await said(mesh, wording)
     assert names_all(answer), answer
 
 
 @in_one_loop
-async def test_asked_something_else_it_does_not(mesh: MeshConfig) -> None:
+async def test_asked_something_else_it_does_not(mesh: GatewayConfig) -> None:
     assert not names_all(await said(mesh, "Count from 3 to 9."))
 
 
 @in_one_loop
-async def test_chat_holds_a_conversation_and_calls_its_tool(mesh: MeshConfig) -> None:
+async def test_chat_holds_a_conversation_and_calls_its_tool(mesh: GatewayConfig) -> None:
     turns = ["My name is Ada.", "How many decode workers run?", "What is my name?"]
-    where = ["--address", mesh.gateway.grpc_address, "--http", mesh.gateway.http_address]
+    where = ["--address", mesh.grpc_address, "--http", mesh.http_address]
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "cli", "chat", *where, "--temperature", "0"),
         env=_environment(),
@@ -100,8 +88,8 @@ async def test_chat_holds_a_conversation_and_calls_its_tool(mesh: MeshConfig) ->
 
 
 @in_one_loop
-async def test_the_openai_sdk_runs_a_tool_to_its_answer(mesh: MeshConfig) -> None:
-    async with openai.AsyncOpenAI(base_url=f"http://{mesh.gateway.http_address}/v1", api_key="none") as client:
+async def test_the_openai_sdk_runs_a_tool_to_its_answer(mesh: GatewayConfig) -> None:
+    async with openai.AsyncOpenAI(base_url=f"http://{mesh.http_address}/v1", api_key="none") as client:
         messages: Any = [{"role": "user", "content": "How are the prefill workers?"}]
         asked: Any = {"model": "baton-tiny", "tools": [STATUS], "temperature": 0}
         first = (await client.chat.completions.create(messages=messages, **asked)).choices[0]
@@ -139,11 +127,11 @@ def _environment() -> dict[str, str]:
 
 
 @in_one_loop
-async def test_the_gateway_shows_the_metrics_of_every_process(mesh: MeshConfig) -> None:
+async def test_the_gateway_shows_the_metrics_of_every_process(mesh: GatewayConfig) -> None:
     await said(mesh, "Who are you?")
     workers = {("prefill-0", "prefill"), ("decode-0", "decode"), ("decode-1", "decode")}
     async with (
-        httpx2.AsyncClient(base_url=f"http://{mesh.gateway.http_address}", timeout=None) as client,
+        httpx2.AsyncClient(base_url=f"http://{mesh.http_address}", timeout=None) as client,
         asyncio.timeout(START_SECONDS),
     ):
         while True:  # workers push once a second
@@ -165,11 +153,11 @@ async def test_the_gateway_shows_the_metrics_of_every_process(mesh: MeshConfig) 
 
 
 @in_one_loop
-async def test_a_request_leaves_one_whole_trace_of_all_three_processes(mesh: MeshConfig) -> None:
-    address = mesh.gateway.http_address
+async def test_a_request_leaves_one_whole_trace_of_all_three_processes(mesh: GatewayConfig) -> None:
+    address = mesh.http_address
     async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
         await client.chat.completions.create(
-            model=mesh.gateway.model_name,
+            model=mesh.model_name,
             messages=[{"role": "user", "content": "What is Baton?"}],
             max_tokens=40,
             extra_headers={"x-request-id": "traced"},

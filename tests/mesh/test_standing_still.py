@@ -22,6 +22,7 @@ from engine.builtin import ensure_random
 from mesh.config.common_config import default_cache_folder
 from mesh.config.settings import read_settings
 from mesh.rules import RULES
+from tests.harness.waiting import within
 
 pytestmark = [pytest.mark.mesh, pytest.mark.timeout(300)]
 
@@ -45,9 +46,7 @@ class UpMesh:
         process.send_signal(signal.SIGSTOP)
 
     async def until(self, what: Callable[[], Any], seconds: float) -> None:
-        async with asyncio.timeout(seconds):
-            while not what():
-                await asyncio.sleep(0.05)
+        await within(seconds, lambda: what())
 
     async def replaced(self, name: str) -> float:
         """The seconds until another process of the service has begun; then it serves."""

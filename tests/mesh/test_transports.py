@@ -16,6 +16,7 @@ import pytest
 
 from kvtransfer.pool import SharedPool
 from kvtransfer.transfer import Arrived, Receiver, Span, TransferError
+from tests.harness.waiting import within
 
 
 @pytest.fixture
@@ -67,9 +68,7 @@ class Pushed:
 
     async def first_pass(self):
         """Returns when every byte of the pool was written once."""
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not np.frombuffer(self.pool.buffer, np.uint8).all():
-                await asyncio.sleep(0.02)
+        await within(PATIENCE_SECONDS, lambda: np.frombuffer(self.pool.buffer, np.uint8).all())
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from typing import Any
 from unittest.mock import patch
 
+from bench.command import say
 from kvtransfer.nixl_agent import RdmaFabric
 from kvtransfer.rdma_host import active_ports, provider
 from tests.mutants.rdma import without_key
@@ -31,10 +32,6 @@ SUITE = (
     "no:cacheprovider",
     "-q",
 )
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def main() -> int:

@@ -17,34 +17,19 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cli.local_mesh.ports import free_address
-from cli.local_mesh.running import running_mesh
-from cli.local_mesh.services import services_of
+from cli.local_mesh.own_mesh import own_mesh
 from gateway.structured.schema import SUPPORTED
-from mesh.config.settings import read_settings
 from tests.schemas.cases import cases, keywords
 from tests.schemas.run import Judged, ask_all
 
 FEWEST = 5  # schemas for each keyword
-START_SECONDS = 120.0
 
 
 @asynccontextmanager
 async def built_in_mesh(folder: str, **more: str) -> AsyncIterator[str]:
     """The URL of a mesh with the built-in pair, one worker of each tier."""
-    workers = free_address()
-    overrides = {
-        "gateway.http_address": free_address(),
-        "gateway.grpc_address": free_address(),
-        "gateway.worker_address": workers,
-        "worker.gateways": workers,
-        "cache_folder": folder,
-        **more,
-    }
-    config = read_settings(overrides=overrides).mesh()
-    services = services_of(config, file=None, overrides=overrides, otlp_endpoint="")
-    async with running_mesh(config, services, lambda name, line: None, START_SECONDS):
-        yield f"http://{config.gateway.http_address}"
+    async with own_mesh({"cache_folder": folder, **more}) as gateway:
+        yield f"http://{gateway.http_address}"
 
 
 def coverage() -> dict[str, int]:

@@ -7,13 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import chain
 from random import Random
+from typing import Any, Self
 
-from decode_svc.speculation.speculation import Accept, DraftSource
 from decode_svc.worker import DecodeWorker
-from engine.drafts.acceptance import accepted
 from engine.pool.pages import PagePool
-from engine.step.constraint import Masker
-from engine.step.plan import Plan
 from gateway.attaching.served_models import ServedModel, ServedModels
 from gateway.attaching.service import Gateway
 from gateway.core.interface import ChoiceRequest
@@ -25,12 +22,10 @@ from mesh.config.door_config import DoorConfig
 from mesh.messages.jobs import Sampling, Ticket, Tier
 from mesh.messages.kv_messages import KvHello
 from mesh.network.memory_network import MemoryNetwork
-from mesh.rules import RULES, Rules
 from mesh.sessions.watchdog import report_long_steps
 from mesh.telemetry.spans import Silent, Telemetry
 from prefill_svc.worker import PrefillWorker
 from tests.sim.clients import Bans, SimClient
-from tests.sim.model import VOCABULARY
 from tests.sim.page_checks import PageChecks
 from tests.sim.processes import SimProcess
 from tests.sim.workers import PAGE_TOKENS, WorkerOptions, start_worker
@@ -41,7 +36,6 @@ class Cluster:
         self,
         seed: int,
         *,
-        rules: Rules = RULES,
         one_sided: bool = True,
         pages: int = 64,
         prefill_pages: int | None = None,
@@ -50,57 +44,18 @@ class Cluster:
         numerics: dict[str, str] | None = None,
         models: dict[str, str] | None = None,  # what workers serve, by name; others serve "sim"
         served: tuple[str, ...] = ("sim",),  # by the gateway
-        chunk_tokens: int = 8,
-        itl_target_ms: float = 0.0,  # 0: chunks have their full size, and decode takes no prompts from prefill
-        cache: bool = True,
         gateway_random: Random | None = None,
         patience_seconds: float = 30.0,
-        max_batch: int = 64,
         page_tokens: tuple[int, int] = (PAGE_TOKENS, PAGE_TOKENS),  # tokens in a page at prefill, and in one at decode
-        source: DraftSource = DraftSource.OFF,
-        draft_tokens: int = 4,
-        foresight: float = 0.7,
-        vocabulary: int = VOCABULARY,
-        acceptance: float | None = None,  # the acceptance that drafts are expected to find; None: the product's guess
-        accept: Accept = accepted,
-        ahead: bool = False,  # decode launches steps before the ones in front are read
         telemetry: Telemetry | None = None,  # where traces go; None: nothing is recorded
-        trace_steps: int = 0,
         limits: Limits | None = None,
-        masker: Callable[[], Masker] | None = None,  # makes each worker's masks; None: no request has a grammar
         bans: Bans = lambda sampling, text: (),  # those of the reference
         reader_kib: int = 256,
         queue_seconds: float = 0.0,  # 0: no request is refused for its wait
-        step_seconds: float = 0.002,
-        row_seconds: float = 0.0002,
-        on_plan: Callable[[Plan], None] = lambda plan: None,  # sees every plan of every worker; may make its step fail
-        window: int = 0,  # slots that a row reads, its own the last; 0: all
-        full_layers: int = 0,  # the last layers, of which it reads all slots
+        **workers: Any,  # fields of WorkerOptions
     ) -> None:
         self.random = Random(seed)
-        self.options = WorkerOptions(
-            rules=rules,
-            chunk_tokens=chunk_tokens,
-            itl_target_ms=itl_target_ms,
-            cache=cache,
-            max_batch=max_batch,
-            prefill_tokens=page_tokens[0],
-            decode_tokens=page_tokens[1],
-            source=source,
-            draft_tokens=draft_tokens,
-            foresight=foresight,
-            vocabulary=vocabulary,
-            acceptance=acceptance,
-            accept=accept,
-            ahead=ahead,
-            trace_steps=trace_steps,
-            masker=masker,
-            step_seconds=step_seconds,
-            row_seconds=row_seconds,
-            on_plan=on_plan,
-            window=window,
-            full_layers=full_layers,
-        )
+        self.options = WorkerOptions(prefill_tokens=page_tokens[0], decode_tokens=page_tokens[1], **workers)
         self.one_sided, self.pages, self.local, self.may_kill = one_sided, pages, local, may_kill
         self.prefill_pages, self.patience_seconds = prefill_pages, patience_seconds
         self.numerics, self.models, self.served = numerics or {}, models or {}, served
@@ -129,13 +84,14 @@ class Cluster:
             rules=self.options.rules,
         )
 
-    async def start(self, prefills: int = 2, decodes: int = 2) -> None:
+    async def start(self, prefills: int = 2, decodes: int = 2) -> Self:
         await self.gateway.listen("gateway")
         for number in range(prefills):
             await self.add(Tier.PREFILL, f"prefill{number}")
         for number in range(decodes):
             await self.add(Tier.DECODE, f"decode{number}")
         await self.until(lambda: len(self.gateway.workers) == prefills + decodes)
+        return self
 
     async def restart_gateway(self, random: Random) -> None:
         self.network.unlisten("gateway")

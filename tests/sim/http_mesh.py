@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 from engine.builtin import MODEL
 from gateway.dialects.api import HttpApi
@@ -48,6 +48,10 @@ class HttpMesh:
         )
 
         self.open = OpenConnections(self.cluster.gateway.limits)
+
+    async def start(self, prefills: int, decodes: int) -> Self:
+        await self.cluster.start(prefills, decodes)
+        return self
 
     async def post(
         self,

@@ -3,10 +3,11 @@
 A real loop fires a timer up to its clock's resolution early. With `early_seconds` this one does so too, each time."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
-T = TypeVar("T")
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 class Stuck(Exception):
@@ -42,3 +43,13 @@ def run_virtual(main: Coroutine[Any, Any, T], *, early_seconds: float = 0.0) -> 
             task.cancel()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def virtual(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The coroutine runs in virtual time, on a loop of its own, and its caller gets what it returns."""
+
+    @wraps(test)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run_virtual(test(*args, **kwargs))
+
+    return run

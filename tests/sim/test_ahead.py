@@ -21,8 +21,7 @@ PROMPTS = [tuple(range(start, start + 9 + start)) for start in (1, 5, 12)]
 
 def answers(*, ahead: bool, stop: tuple[int, ...] = (), pages: int = 64) -> tuple[list[SimClient], list[Plan]]:
     async def main() -> tuple[list[SimClient], list[Plan]]:
-        cluster = Cluster(3, ahead=ahead, pages=pages)
-        await cluster.start(1, 1)
+        cluster = await Cluster(3, ahead=ahead, pages=pages).start(1, 1)
         samplings = [Sampling(temperature=0.5, seed=n, max_tokens=12 + n, stop_ids=stop) for n in range(3)]
         clients = [cluster.ask(prompt, one) for prompt, one in zip(PROMPTS, samplings, strict=True)]
         assert await cluster.finish() == []
@@ -88,8 +87,7 @@ def test_after_a_step_that_failed_steps_are_launched_ahead_again_and_computed_on
             raise FloatingPointError("this step fails once")
 
     async def main() -> tuple[list[SimClient], list[Plan]]:
-        cluster = Cluster(5, ahead=True, local=Local.ALWAYS, on_plan=stumble)
-        await cluster.start(0, 1)
+        cluster = await Cluster(5, ahead=True, local=Local.ALWAYS, on_plan=stumble).start(0, 1)
         clients = [cluster.ask(prompt, Sampling(max_tokens=60)) for prompt in PROMPTS]
         assert await cluster.finish() == []
         plans = cluster.decode().plans

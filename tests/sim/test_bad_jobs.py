@@ -28,7 +28,7 @@ from mesh.messages.orders import Examination, Examine, Open, Prefill
 from mesh.messages.reports import Lost
 from mesh.sessions.session import Session
 from tests.sim.cluster import Cluster, SimClient
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 POISON = 998  # a token that makes every step fail which reads it, and that no answer contains
 
@@ -58,49 +58,41 @@ async def with_poison(cluster: Cluster, bad: int) -> list[SimClient]:
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
 @pytest.mark.parametrize("one_sided", [True, False])
 @pytest.mark.parametrize("bad", [1, 5])
-def test_a_prompt_that_makes_steps_fail_ends_alone(local: Local, one_sided: bool, bad: int) -> None:
-    async def main() -> None:
-        cluster = Cluster(5, local=local, one_sided=one_sided, on_plan=poisonous)
-        await cluster.start(1, 1)
-        before = {name: process.incarnation for name, process in cluster.processes.items()}
-        for client in await with_poison(cluster, bad):
-            assert isinstance(client.error, Internal) and client.spec.request_id in str(client.error)
-            assert "FloatingPointError" in str(client.error) and client.seen == []
-        assert {name: process.incarnation for name, process in cluster.processes.items()} == before
-        tried = [event for event in cluster.network.log if event[3] in ("Prefill", "Open")]
-        assert len(tried) == (7 + bad) * (1 if local is Local.ALWAYS else 2), "no request had a second attempt"
-        failed = [process.worker.counts()["failed"] for process in cluster.processes.values()]
-        assert sum(failed) == bad
-
-    run_virtual(main())
+@virtual
+async def test_a_prompt_that_makes_steps_fail_ends_alone(local: Local, one_sided: bool, bad: int) -> None:
+    cluster = await Cluster(5, local=local, one_sided=one_sided, on_plan=poisonous).start(1, 1)
+    before = {name: process.incarnation for name, process in cluster.processes.items()}
+    for client in await with_poison(cluster, bad):
+        assert isinstance(client.error, Internal) and client.spec.request_id in str(client.error)
+        assert "FloatingPointError" in str(client.error) and client.seen == []
+    assert {name: process.incarnation for name, process in cluster.processes.items()} == before
+    tried = [event for event in cluster.network.log if event[3] in ("Prefill", "Open")]
+    assert len(tried) == (7 + bad) * (1 if local is Local.ALWAYS else 2), "no request had a second attempt"
+    failed = [process.worker.counts()["failed"] for process in cluster.processes.values()]
+    assert sum(failed) == bad
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_token_that_makes_decode_steps_fail_ends_its_request_alone(ahead: bool) -> None:
+@virtual
+async def test_a_token_that_makes_decode_steps_fail_ends_its_request_alone(ahead: bool) -> None:
     """The poison is sampled in the middle of an answer; with `ahead` the next step is launched already when the step
     before it fails."""
+    probe = await Cluster(5, local=Local.ALWAYS).start(0, 1)
+    clients = innocents(probe, 7)
+    assert await probe.finish() == []
+    poison = clients[3].seen[10]
+    assert sum(poison in (*client.spec.prompt, *client.seen) for client in clients) == 1
 
-    async def main() -> None:
-        probe = Cluster(5, local=Local.ALWAYS)
-        await probe.start(0, 1)
-        clients = innocents(probe, 7)
-        assert await probe.finish() == []
-        poison = clients[3].seen[10]
-        assert sum(poison in (*client.spec.prompt, *client.seen) for client in clients) == 1
+    def on_plan(plan: Plan) -> None:
+        if any(poison in piece.tokens for piece in plan.pieces):
+            raise FloatingPointError
 
-        def on_plan(plan: Plan) -> None:
-            if any(poison in piece.tokens for piece in plan.pieces):
-                raise FloatingPointError
-
-        cluster = Cluster(5, local=Local.ALWAYS, ahead=ahead, on_plan=on_plan)
-        await cluster.start(0, 1)
-        clients = innocents(cluster, 7)
-        clients[3].may_fail = True
-        assert await cluster.finish() == []
-        assert isinstance(clients[3].error, Internal) and len(clients[3].seen) == 11
-        assert [len(client.seen) for client in clients if client is not clients[3]] == [24] * 6
-
-    run_virtual(main())
+    cluster = await Cluster(5, local=Local.ALWAYS, ahead=ahead, on_plan=on_plan).start(0, 1)
+    clients = innocents(cluster, 7)
+    clients[3].may_fail = True
+    assert await cluster.finish() == []
+    assert isinstance(clients[3].error, Internal) and len(clients[3].seen) == 11
+    assert [len(client.seen) for client in clients if client is not clients[3]] == [24] * 6
 
 
 class NoIsolation(Isolation):
@@ -111,56 +103,46 @@ class NoIsolation(Isolation):
         raise error
 
 
-def test_without_isolation_a_bad_prompt_kills_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_without_isolation_a_bad_prompt_kills_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prefill_svc.worker.Isolation", NoIsolation)
-
-    async def main() -> None:
-        cluster = Cluster(5, local=Local.NEVER, on_plan=poisonous)
-        await cluster.start(1, 1)
-        innocents(cluster, 3)
-        cluster.ask((POISON, 1, 2))
-        await cluster.until(lambda: cluster.processes["prefill0"].tasks[0].done(), 5.0)
-        assert isinstance(cluster.processes["prefill0"].tasks[0].exception(), FloatingPointError)
-
-    run_virtual(main())
+    cluster = await Cluster(5, local=Local.NEVER, on_plan=poisonous).start(1, 1)
+    innocents(cluster, 3)
+    cluster.ask((POISON, 1, 2))
+    await cluster.until(lambda: cluster.processes["prefill0"].tasks[0].done(), 5.0)
+    assert isinstance(cluster.processes["prefill0"].tasks[0].exception(), FloatingPointError)
 
 
-def test_a_worker_that_can_compute_nothing_any_more_ends_and_its_requests_go_on_elsewhere() -> None:
-    async def main() -> None:
-        broken = list[str]()
+@virtual
+async def test_a_worker_that_can_compute_nothing_any_more_ends_and_its_requests_go_on_elsewhere() -> None:
+    broken = list[str]()
 
-        def on_plan(plan: Plan) -> None:
-            if broken:
-                raise FloatingPointError("the device is lost")
+    def on_plan(plan: Plan) -> None:
+        if broken:
+            raise FloatingPointError("the device is lost")
 
-        cluster = Cluster(5, local=Local.ALWAYS, on_plan=on_plan)
-        await cluster.start(0, 1)
-        clients = innocents(cluster, 5)
-        await cluster.until(lambda: all(client.seen for client in clients))
-        broken.append("now")
-        loop = cluster.processes["decode0"].tasks[0]
-        assert await cluster.until(loop.done, 5.0) and isinstance(loop.exception(), FloatingPointError)
-        broken.clear()
-        await cluster.kill("decode0")
-        cluster.processes["decode0"].tasks.clear()
-        await cluster.add(Tier.DECODE, "decode1")
-        assert await cluster.finish() == []
-        assert all(client.error is None for client in clients)
-
-    run_virtual(main())
+    cluster = await Cluster(5, local=Local.ALWAYS, on_plan=on_plan).start(0, 1)
+    clients = innocents(cluster, 5)
+    await cluster.until(lambda: all(client.seen for client in clients))
+    broken.append("now")
+    loop = cluster.processes["decode0"].tasks[0]
+    assert await cluster.until(loop.done, 5.0) and isinstance(loop.exception(), FloatingPointError)
+    broken.clear()
+    await cluster.kill("decode0")
+    cluster.processes["decode0"].tasks.clear()
+    await cluster.add(Tier.DECODE, "decode1")
+    assert await cluster.finish() == []
+    assert all(client.error is None for client in clients)
 
 
-def test_an_examination_that_makes_steps_fail_ends_alone() -> None:
-    async def main() -> None:
-        cluster = Cluster(5, on_plan=poisonous)
-        await cluster.start(1, 1)
-        good = innocents(cluster, 4)
-        bad = replace(good[0].spec, prompt=(1, POISON, 3), examination=Examination(pooling=Pooling.LAST))
-        with pytest.raises(Internal, match="FloatingPointError"):
-            await cluster.gateway.examine(bad).embedding()
-        assert await cluster.finish() == [] and all(client.error is None for client in good)
-
-    run_virtual(main())
+@virtual
+async def test_an_examination_that_makes_steps_fail_ends_alone() -> None:
+    cluster = await Cluster(5, on_plan=poisonous).start(1, 1)
+    good = innocents(cluster, 4)
+    bad = replace(good[0].spec, prompt=(1, POISON, 3), examination=Examination(pooling=Pooling.LAST))
+    with pytest.raises(Internal, match="FloatingPointError"):
+        await cluster.gateway.examine(bad).embedding()
+    assert await cluster.finish() == [] and all(client.error is None for client in good)
 
 
 # ---- jobs that a gateway should not have sent
@@ -240,22 +222,19 @@ class RefusedJobs:
 
 
 @pytest.mark.parametrize("tier", ["prefill0", "decode0"])
-def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier: str) -> None:
-    async def main() -> None:
-        cluster = Cluster(5)
-        await cluster.start(1, 1)
-        good = innocents(cluster, 4)
-        await asyncio.sleep(0.005)
-        worker, gateway = cluster.processes[tier].worker, RefusedJobs()
-        receive: Callable[[Session, object], None] = worker.attachments._receive  # type: ignore[assignment]
-        bad = [each for each in UNSOUND.values() if JobLimits(0, 4096).refusal(Open(each, None))]
-        for each in bad:
-            receive(cast(Session, gateway), Prefill(each, "decode0", 1) if tier == "prefill0" else Open(each, None))
-        receive(cast(Session, gateway), Examine(job(prompt=()), Examination()))
-        assert await cluster.finish() == [] and all(client.error is None for client in good)
-        assert [type(message) for message in gateway.sent] == [Lost] * (len(bad) + 1) and len(bad) > 12
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_that_gets_unsound_jobs_refuses_each_and_serves_the_others(tier: str) -> None:
+    cluster = await Cluster(5).start(1, 1)
+    good = innocents(cluster, 4)
+    await asyncio.sleep(0.005)
+    worker, gateway = cluster.processes[tier].worker, RefusedJobs()
+    receive: Callable[[Session, object], None] = worker.attachments._receive  # type: ignore[assignment]
+    bad = [each for each in UNSOUND.values() if JobLimits(0, 4096).refusal(Open(each, None))]
+    for each in bad:
+        receive(cast(Session, gateway), Prefill(each, "decode0", 1) if tier == "prefill0" else Open(each, None))
+    receive(cast(Session, gateway), Examine(job(prompt=()), Examination()))
+    assert await cluster.finish() == [] and all(client.error is None for client in good)
+    assert [type(message) for message in gateway.sent] == [Lost] * (len(bad) + 1) and len(bad) > 12
 
 
 class Anything(JobLimits):
@@ -265,15 +244,12 @@ class Anything(JobLimits):
         return None
 
 
-def test_without_the_check_one_empty_prompt_ends_a_worker_with_all_its_requests() -> None:
-    async def main() -> None:
-        cluster = Cluster(5, local=Local.ALWAYS)
-        await cluster.start(0, 1)
-        innocents(cluster, 4)
-        await asyncio.sleep(0.005)
-        worker, loop = cluster.processes["decode0"].worker, cluster.processes["decode0"].tasks[0]
-        worker.attachments._limits = Anything(0, 4096)
-        worker.attachments._receive(cast(Session, RefusedJobs()), Open(job(prompt=()), None))
-        assert await cluster.until(loop.done, 5.0) and loop.exception() is not None
-
-    run_virtual(main())
+@virtual
+async def test_without_the_check_one_empty_prompt_ends_a_worker_with_all_its_requests() -> None:
+    cluster = await Cluster(5, local=Local.ALWAYS).start(0, 1)
+    innocents(cluster, 4)
+    await asyncio.sleep(0.005)
+    worker, loop = cluster.processes["decode0"].worker, cluster.processes["decode0"].tasks[0]
+    worker.attachments._limits = Anything(0, 4096)
+    worker.attachments._receive(cast(Session, RefusedJobs()), Open(job(prompt=()), None))
+    assert await cluster.until(loop.done, 5.0) and loop.exception() is not None

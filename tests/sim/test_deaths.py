@@ -13,7 +13,7 @@ from mesh.messages.message import Message
 from mesh.messages.reports import Begun
 from mesh.rules import RULES
 from tests.sim.cluster import Cluster, SimClient
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 PROMPT = tuple(range(10))
 LONG = Sampling(max_tokens=60)
@@ -37,95 +37,81 @@ class StoppableGateway(Cluster):
         release()
 
 
-def test_a_gateway_that_was_stopped_for_8_seconds_ends_no_request() -> None:
-    async def main() -> None:
-        cluster = StoppableGateway(1, pages=512)
-        await cluster.start(4, 4)
-        clients = [cluster.ask(tuple(range(i, i + 8)), Sampling(max_tokens=16)) for i in range(160)]
-        assert await cluster.until(lambda: sum(len(client.seen) > 3 for client in clients) > 60)
-        assert any(len(client.seen) == 0 for client in clients), "some wait for prefill still"
+@virtual
+async def test_a_gateway_that_was_stopped_for_8_seconds_ends_no_request() -> None:
+    cluster = StoppableGateway(1, pages=512)
+    await cluster.start(4, 4)
+    clients = [cluster.ask(tuple(range(i, i + 8)), Sampling(max_tokens=16)) for i in range(160)]
+    assert await cluster.until(lambda: sum(len(client.seen) > 3 for client in clients) > 60)
+    assert any(len(client.seen) == 0 for client in clients), "some wait for prefill still"
+    await cluster.stop_gateway(8.0)
+    assert await cluster.finish() == []
+    assert [client.error for client in clients] == [None] * 160
+
+
+@virtual
+async def test_a_gateway_that_is_stopped_again_and_again_ends_no_request() -> None:
+    cluster = StoppableGateway(2)
+    await cluster.start(2, 2)
+
+    async def slowly(plan: Plan) -> None:
+        await asyncio.sleep(0.3)
+
+    for process in cluster.processes.values():
+        process.runner.before = slowly
+    client = cluster.ask(PROMPT, Sampling(max_tokens=120))
+    for _ in range(5):
+        seen = len(client.seen)
+        assert await cluster.until(lambda n=seen: len(client.seen) > n + 2, 20)
+        assert not client.ended
         await cluster.stop_gateway(8.0)
-        assert await cluster.finish() == []
-        assert [client.error for client in clients] == [None] * 160
-
-    run_virtual(main())
-
-
-def test_a_gateway_that_is_stopped_again_and_again_ends_no_request() -> None:
-    async def main() -> None:
-        cluster = StoppableGateway(2)
-        await cluster.start(2, 2)
-
-        async def slowly(plan: Plan) -> None:
-            await asyncio.sleep(0.3)
-
-        for process in cluster.processes.values():
-            process.runner.before = slowly
-        client = cluster.ask(PROMPT, Sampling(max_tokens=120))
-        for _ in range(5):
-            seen = len(client.seen)
-            assert await cluster.until(lambda n=seen: len(client.seen) > n + 2, 20)
-            assert not client.ended
-            await cluster.stop_gateway(8.0)
-            assert await cluster.until(lambda: len(cluster.gateway.workers) == 4, 10)
-        assert client.task is not None
-        await asyncio.wait([client.task], timeout=100)
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+        assert await cluster.until(lambda: len(cluster.gateway.workers) == 4, 10)
+    assert client.task is not None
+    await asyncio.wait([client.task], timeout=100)
+    assert await cluster.finish() == []
 
 
-def test_requests_whose_workers_all_die_at_once_go_on_when_they_are_back() -> None:
-    async def main() -> None:
-        cluster = Cluster(3, pages=512)
-        await cluster.start(2, 2)
-        clients = [cluster.ask(tuple(range(i, i + 9)), LONG) for i in range(16)]
-        names = list(cluster.processes)
-        for round_ in range(1, 4):
-            assert await cluster.until(lambda n=round_: sum(len(client.seen) > 3 * n for client in clients) > 8)
-            await asyncio.gather(*(cluster.kill(name) for name in names))
-            await asyncio.sleep(1.5)
-            for name in names:
-                await cluster.add(cluster.processes[name].tier, name)
-        assert await cluster.finish() == []
-        assert [client.error for client in clients] == [None] * 16
-
-    run_virtual(main())
+@virtual
+async def test_requests_whose_workers_all_die_at_once_go_on_when_they_are_back() -> None:
+    cluster = await Cluster(3, pages=512).start(2, 2)
+    clients = [cluster.ask(tuple(range(i, i + 9)), LONG) for i in range(16)]
+    names = list(cluster.processes)
+    for round_ in range(1, 4):
+        assert await cluster.until(lambda n=round_: sum(len(client.seen) > 3 * n for client in clients) > 8)
+        await asyncio.gather(*(cluster.kill(name) for name in names))
+        await asyncio.sleep(1.5)
+        for name in names:
+            await cluster.add(cluster.processes[name].tier, name)
+    assert await cluster.finish() == []
+    assert [client.error for client in clients] == [None] * 16
 
 
-def test_drains_do_not_count_however_many_end_under_one_request() -> None:
-    async def main() -> None:
-        cluster = Cluster(4)
-        await cluster.start(1, 2)
-        client = cluster.ask(PROMPT, LONG)
-        for drain in range(1, 5):
-            assert await cluster.until(lambda n=drain: len(client.seen) >= 4 * n)
-            busy = next(p for p in cluster.processes.values() if p.alive and p.tier is Tier.DECODE and p.worker.busy)
-            busy.worker.attachments.drain()
-            await asyncio.sleep(0.005)
-            assert not client.ended
-            await cluster.restart(busy.name)
-            assert await cluster.until(lambda: len(cluster.gateway.workers) == 3, 5)
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+@virtual
+async def test_drains_do_not_count_however_many_end_under_one_request() -> None:
+    cluster = await Cluster(4).start(1, 2)
+    client = cluster.ask(PROMPT, LONG)
+    for drain in range(1, 5):
+        assert await cluster.until(lambda n=drain: len(client.seen) >= 4 * n)
+        busy = next(p for p in cluster.processes.values() if p.alive and p.tier is Tier.DECODE and p.worker.busy)
+        busy.worker.attachments.drain()
+        await asyncio.sleep(0.005)
+        assert not client.ended
+        await cluster.restart(busy.name)
+        assert await cluster.until(lambda: len(cluster.gateway.workers) == 3, 5)
+    assert await cluster.finish() == []
 
 
-def test_prompts_behind_the_one_that_kills_do_not_end_with_it() -> None:
+@virtual
+async def test_prompts_behind_the_one_that_kills_do_not_end_with_it() -> None:
     """Requests live that wait at the worker that dies three times: no step has computed them."""
-
-    async def main() -> None:
-        cluster = Cluster(5, local=Local.NEVER, chunk_tokens=8, pages=512)
-        await cluster.start(1, 1)
-        bad = poison(cluster, restart_seconds=0.5)
-        killer = ask_for_death(cluster)
-        await asyncio.sleep(0.001)
-        others = [cluster.ask(tuple(range(i, i + 40))) for i in range(20)]
-        assert await cluster.finish() == []
-        assert isinstance(killer.error, WorkersDied) and len(bad) == RULES.deaths
-        assert sum(client.error is None for client in others) >= 18, "but for those in the same steps"
-
-    run_virtual(main())
+    cluster = await Cluster(5, local=Local.NEVER, chunk_tokens=8, pages=512).start(1, 1)
+    bad = poison(cluster, restart_seconds=0.5)
+    killer = ask_for_death(cluster)
+    await asyncio.sleep(0.001)
+    others = [cluster.ask(tuple(range(i, i + 40))) for i in range(20)]
+    assert await cluster.finish() == []
+    assert isinstance(killer.error, WorkersDied) and len(bad) == RULES.deaths
+    assert sum(client.error is None for client in others) >= 18, "but for those in the same steps"
 
 
 # ---- negative controls: what does count
@@ -165,62 +151,49 @@ def poison(cluster: Cluster, *, restart_seconds: float) -> list[str]:
     return dead
 
 
-def test_a_request_that_kills_each_worker_that_computes_it_ends_after_the_third() -> None:
-    async def main() -> None:
-        cluster = Cluster(6)
-        await cluster.start(2, 2)
-        dead = poison(cluster, restart_seconds=0.5)
-        bystander = cluster.ask(PROMPT, LONG)
-        client = ask_for_death(cluster)
-        assert await cluster.until(lambda: client.ended, 60)
-        assert isinstance(client.error, WorkersDied) and len(dead) == RULES.deaths
-        assert await cluster.finish() == []
-        assert bystander.error is None
-
-    run_virtual(main())
+@virtual
+async def test_a_request_that_kills_each_worker_that_computes_it_ends_after_the_third() -> None:
+    cluster = await Cluster(6).start(2, 2)
+    dead = poison(cluster, restart_seconds=0.5)
+    bystander = cluster.ask(PROMPT, LONG)
+    client = ask_for_death(cluster)
+    assert await cluster.until(lambda: client.ended, 60)
+    assert isinstance(client.error, WorkersDied) and len(dead) == RULES.deaths
+    assert await cluster.finish() == []
+    assert bystander.error is None
 
 
-def test_it_ends_though_the_notice_of_its_first_step_dies_with_the_worker() -> None:
-    async def main() -> None:
-        cluster = Cluster(7)
-        await cluster.start(2, 2)
+@virtual
+async def test_it_ends_though_the_notice_of_its_first_step_dies_with_the_worker() -> None:
+    cluster = await Cluster(7).start(2, 2)
 
-        def lost(source: str, target: str, message: Message) -> bool:
-            return isinstance(message, Begun)
+    def lost(source: str, target: str, message: Message) -> bool:
+        return isinstance(message, Begun)
 
-        cluster.network.hold(lost)
-        dead = poison(cluster, restart_seconds=0.5)
-        client = ask_for_death(cluster)
-        assert await cluster.until(lambda: client.ended, 60)
-        assert isinstance(client.error, WorkersDied) and len(dead) <= RULES.deaths + 1
-
-    run_virtual(main())
+    cluster.network.hold(lost)
+    dead = poison(cluster, restart_seconds=0.5)
+    client = ask_for_death(cluster)
+    assert await cluster.until(lambda: client.ended, 60)
+    assert isinstance(client.error, WorkersDied) and len(dead) <= RULES.deaths + 1
 
 
-def test_several_that_kill_at_the_same_time_end_too() -> None:
+@virtual
+async def test_several_that_kill_at_the_same_time_end_too() -> None:
     """Each request sees several workers die at the same time, so these deaths are not blamed on it, up to a limit."""
-
-    async def main() -> None:
-        cluster = Cluster(8, pages=256)
-        await cluster.start(2, 2)
-        dead = poison(cluster, restart_seconds=0.2)
-        clients = [ask_for_death(cluster) for _ in range(8)]
-        assert await cluster.until(lambda: all(client.ended for client in clients), 200)
-        assert all(isinstance(client.error, WorkersDied) for client in clients), [repr(c.error) for c in clients]
-        assert len(dead) <= 8 * RULES.deaths_in_all
-
-    run_virtual(main())
+    cluster = await Cluster(8, pages=256).start(2, 2)
+    dead = poison(cluster, restart_seconds=0.2)
+    clients = [ask_for_death(cluster) for _ in range(8)]
+    assert await cluster.until(lambda: all(client.ended for client in clients), 200)
+    assert all(isinstance(client.error, WorkersDied) for client in clients), [repr(c.error) for c in clients]
+    assert len(dead) <= 8 * RULES.deaths_in_all
 
 
-def test_a_worker_that_has_computed_much_of_a_request_does_not_count() -> None:
-    async def main() -> None:
-        cluster = Cluster(9)
-        await cluster.start(1, 1)
-        client = cluster.ask(PROMPT, Sampling(max_tokens=160))
-        for death in range(1, 6):
-            seen = len(client.seen)
-            assert await cluster.until(lambda n=seen: len(client.seen) > n + RULES.proven_tokens + 4), death
-            await cluster.restart("decode0")
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_that_has_computed_much_of_a_request_does_not_count() -> None:
+    cluster = await Cluster(9).start(1, 1)
+    client = cluster.ask(PROMPT, Sampling(max_tokens=160))
+    for death in range(1, 6):
+        seen = len(client.seen)
+        assert await cluster.until(lambda n=seen: len(client.seen) > n + RULES.proven_tokens + 4), death
+        await cluster.restart("decode0")
+    assert await cluster.finish() == []

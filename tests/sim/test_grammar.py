@@ -18,7 +18,7 @@ from gateway.structured.schema import json_grammar
 from mesh.messages.jobs import End, Sampling, Tier
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 
 SCHEMA = {
     "type": "object",
@@ -107,32 +107,28 @@ def check(client: SimClient) -> None:
 
 @pytest.mark.parametrize("source", [DraftSource.OFF, DraftSource.DRAFT, DraftSource.LOOKUP])
 @pytest.mark.parametrize("executor", [AtOnce, Slowly])
-def test_kills_of_both_tiers_in_mid_json_change_no_byte(
+@virtual
+async def test_kills_of_both_tiers_in_mid_json_change_no_byte(
     folder: Path, executor: Callable[[], Executor], source: DraftSource
 ) -> None:
-    async def main() -> None:
-        cluster = mesh(folder, executor, source=source)
-        await cluster.start(2, 2)
-        clients = [ask(cluster, seed) for seed in range(3)]
-        free = cluster.ask(tuple(range(9)), Sampling(max_tokens=90))
-        assert await cluster.until(lambda: all(len(client.seen) > 12 for client in clients))
-        await cluster.kill("decode0")
-        assert await cluster.until(lambda: all(len(client.seen) > 25 for client in clients))
-        await cluster.kill("prefill0")
-        await cluster.add(Tier.DECODE, "decode0")
-        await cluster.kill("decode1")
-        assert await cluster.finish() == []  # every text equals the reference
-        for client in clients:
-            check(client)
-        assert len(free.seen) == 90
-
-    run_virtual(main())
+    cluster = await mesh(folder, executor, source=source).start(2, 2)
+    clients = [ask(cluster, seed) for seed in range(3)]
+    free = cluster.ask(tuple(range(9)), Sampling(max_tokens=90))
+    assert await cluster.until(lambda: all(len(client.seen) > 12 for client in clients))
+    await cluster.kill("decode0")
+    assert await cluster.until(lambda: all(len(client.seen) > 25 for client in clients))
+    await cluster.kill("prefill0")
+    await cluster.add(Tier.DECODE, "decode0")
+    await cluster.kill("decode1")
+    assert await cluster.finish() == []  # every text equals the reference
+    for client in clients:
+        check(client)
+    assert len(free.seen) == 90
 
 
 def test_a_worker_that_forgets_what_was_emitted_before_it_is_noticed(folder: Path) -> None:
     async def main(kind: type[Masker]) -> list[str]:
-        cluster = mesh(folder, kind=kind)
-        await cluster.start(1, 2)
+        cluster = await mesh(folder, kind=kind).start(1, 2)
         client = ask(cluster, 5)
         client.may_fail = True
         assert await cluster.until(lambda: len(client.seen) > 20)
@@ -146,8 +142,7 @@ def test_a_worker_that_forgets_what_was_emitted_before_it_is_noticed(folder: Pat
 
 def test_a_slow_mask_lets_its_own_request_sit_out_and_no_other(folder: Path) -> None:
     async def times(executor: Callable[[], Executor]) -> tuple[float, float]:
-        cluster = mesh(folder, executor)
-        await cluster.start(1, 1)
+        cluster = await mesh(folder, executor).start(1, 1)
         loop = asyncio.get_running_loop()
         began, client = loop.time(), ask(cluster, 1)
         free = cluster.ask(tuple(range(9)), Sampling(max_tokens=30))
@@ -162,29 +157,23 @@ def test_a_slow_mask_lets_its_own_request_sit_out_and_no_other(folder: Path) -> 
     assert slowly[1] > 2 * at_once[1]
 
 
-def test_a_run_that_is_forced_takes_fewer_steps_than_tokens(folder: Path) -> None:
-    async def main() -> None:
-        cluster = mesh(folder)
-        await cluster.start(1, 1)
-        client = ask(cluster, 2)
-        assert await cluster.finish() == []
-        check(client)
-        steps = cluster.decode().counts()["steps"]
-        assert steps < 0.6 * len(client.seen)
-        assert client.handle.timings.accepted_tokens >= len(client.seen) - steps - 1
-
-    run_virtual(main())
+@virtual
+async def test_a_run_that_is_forced_takes_fewer_steps_than_tokens(folder: Path) -> None:
+    cluster = await mesh(folder).start(1, 1)
+    client = ask(cluster, 2)
+    assert await cluster.finish() == []
+    check(client)
+    steps = cluster.decode().counts()["steps"]
+    assert steps < 0.6 * len(client.seen)
+    assert client.handle.timings.accepted_tokens >= len(client.seen) - steps - 1
 
 
-def test_a_continued_answer_follows_its_grammar_from_where_it_was(folder: Path) -> None:
-    async def main() -> None:
-        cluster = mesh(folder)
-        await cluster.start(1, 1)
-        whole = ask(cluster, 3)
-        assert await cluster.finish() == []
-        again = cluster.ask(whole.spec.prompt, whole.spec.sampling, emitted=tuple(whole.seen[:20]))
-        assert await cluster.finish() == []
-        assert whole.seen[:20] + again.seen == whole.seen
-        assert whole.spec.sampling.end(len(whole.seen) - 1, whole.seen[-1]) is End.STOP
-
-    run_virtual(main())
+@virtual
+async def test_a_continued_answer_follows_its_grammar_from_where_it_was(folder: Path) -> None:
+    cluster = await mesh(folder).start(1, 1)
+    whole = ask(cluster, 3)
+    assert await cluster.finish() == []
+    again = cluster.ask(whole.spec.prompt, whole.spec.sampling, emitted=tuple(whole.seen[:20]))
+    assert await cluster.finish() == []
+    assert whole.seen[:20] + again.seen == whole.seen
+    assert whole.spec.sampling.end(len(whole.seen) - 1, whole.seen[-1]) is End.STOP

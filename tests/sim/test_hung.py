@@ -15,7 +15,7 @@ from mesh.sessions.step_times import LEAST_LIMIT_SECONDS
 from prefill_svc.prompts import Prompt
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 LONG = Sampling(max_tokens=40)
 
@@ -37,222 +37,185 @@ def hang(cluster: Cluster, name: str) -> None:
 
 @pytest.mark.parametrize("local", [Local.AUTO, Local.ALWAYS])
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
-def test_streams_of_a_worker_whose_compute_hangs_go_on_elsewhere(name: str, local: Local) -> None:
-    async def main() -> None:
-        cluster = Cluster(1, pages=512, local=local)
-        await cluster.start(2, 2)
-        random = Random(4)
-        prompts = [tuple(random.randrange(50) for _ in range(30)) for _ in range(24)]
-        clients = [cluster.ask(prompt, LONG) for prompt in prompts]
-        assert await cluster.until(lambda: sum(len(client.seen) > 2 for client in clients) > 6)
-        hang(cluster, name)
-        began = asyncio.get_running_loop().time()
-        clients += [cluster.ask(prompt[1:], LONG) for prompt in prompts]
-        await end(clients, 60)
-        assert [client.error for client in clients] == [None] * 48
-        assert asyncio.get_running_loop().time() - began < RULES.hung_seconds + LEAST_LIMIT_SECONDS
-        if local is Local.AUTO or name == "decode0":
-            hung = [worker for worker in cluster.gateway.workers if worker.hung]
-            assert [worker.name for worker in hung] == [name], "it gets no new requests"
-        late = cluster.ask((1, 2, 3))
-        assert await cluster.until(lambda: late.ended, 1)
-        await cluster.restart(name)
-        assert await cluster.finish() == []
-        assert await cluster.until(lambda: not any(worker.hung for worker in cluster.gateway.workers), 1)
-
-    run_virtual(main())
+@virtual
+async def test_streams_of_a_worker_whose_compute_hangs_go_on_elsewhere(name: str, local: Local) -> None:
+    cluster = await Cluster(1, pages=512, local=local).start(2, 2)
+    random = Random(4)
+    prompts = [tuple(random.randrange(50) for _ in range(30)) for _ in range(24)]
+    clients = [cluster.ask(prompt, LONG) for prompt in prompts]
+    assert await cluster.until(lambda: sum(len(client.seen) > 2 for client in clients) > 6)
+    hang(cluster, name)
+    began = asyncio.get_running_loop().time()
+    clients += [cluster.ask(prompt[1:], LONG) for prompt in prompts]
+    await end(clients, 60)
+    assert [client.error for client in clients] == [None] * 48
+    assert asyncio.get_running_loop().time() - began < RULES.hung_seconds + LEAST_LIMIT_SECONDS
+    if local is Local.AUTO or name == "decode0":
+        hung = [worker for worker in cluster.gateway.workers if worker.hung]
+        assert [worker.name for worker in hung] == [name], "it gets no new requests"
+    late = cluster.ask((1, 2, 3))
+    assert await cluster.until(lambda: late.ended, 1)
+    await cluster.restart(name)
+    assert await cluster.finish() == []
+    assert await cluster.until(lambda: not any(worker.hung for worker in cluster.gateway.workers), 1)
 
 
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
-def test_a_worker_that_does_not_even_report_its_long_step_is_left_too(name: str) -> None:
-    async def main() -> None:
-        cluster = Cluster(2)
-        await cluster.start(2, 2)
-        client = cluster.ask(tuple(range(30)), LONG)
-        both = [cluster.ask(tuple(range(i, i + 30)), LONG) for i in range(12)]
-        for task in cluster.processes[name].tasks[2:]:
-            task.cancel()  # its reports
-        assert await cluster.until(lambda: len(client.seen) > 2)
-        hang(cluster, name)
-        both += [cluster.ask(tuple(range(i, i + 31)), LONG) for i in range(12)]
-        await end(both, RULES.silent_seconds + 10)
-        await cluster.kill(name)
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_that_does_not_even_report_its_long_step_is_left_too(name: str) -> None:
+    cluster = await Cluster(2).start(2, 2)
+    client = cluster.ask(tuple(range(30)), LONG)
+    both = [cluster.ask(tuple(range(i, i + 30)), LONG) for i in range(12)]
+    for task in cluster.processes[name].tasks[2:]:
+        task.cancel()  # its reports
+    assert await cluster.until(lambda: len(client.seen) > 2)
+    hang(cluster, name)
+    both += [cluster.ask(tuple(range(i, i + 31)), LONG) for i in range(12)]
+    await end(both, RULES.silent_seconds + 10)
+    await cluster.kill(name)
+    assert await cluster.finish() == []
 
 
-def test_a_step_that_is_slow_and_ends_costs_no_request_its_worker() -> None:
+@virtual
+async def test_a_step_that_is_slow_and_ends_costs_no_request_its_worker() -> None:
     """Negative control: many times the median, and other workers would be free."""
+    cluster = await Cluster(3).start(2, 2)
+    clients = [cluster.ask(tuple(range(i, i + 20)), LONG) for i in range(8)]
+    assert await cluster.until(lambda: all(len(client.seen) > 4 for client in clients))
 
-    async def main() -> None:
-        cluster = Cluster(3)
-        await cluster.start(2, 2)
-        clients = [cluster.ask(tuple(range(i, i + 20)), LONG) for i in range(8)]
-        assert await cluster.until(lambda: all(len(client.seen) > 4 for client in clients))
-
-        async def slowly(plan: Plan) -> None:
-            for process in cluster.processes.values():
-                process.runner.before = None
-            await asyncio.sleep(RULES.hung_seconds - 2.0)  # a thousand times as long as the others
-
+    async def slowly(plan: Plan) -> None:
         for process in cluster.processes.values():
-            process.runner.before = slowly
-        assert await cluster.finish() == []
-        assert [client.handle.timings.attempts for client in clients] == [1] * 8
+            process.runner.before = None
+        await asyncio.sleep(RULES.hung_seconds - 2.0)  # a thousand times as long as the others
 
-    run_virtual(main())
+    for process in cluster.processes.values():
+        process.runner.before = slowly
+    assert await cluster.finish() == []
+    assert [client.handle.timings.attempts for client in clients] == [1] * 8
 
 
-def test_on_a_slow_machine_every_step_may_take_long() -> None:
+@virtual
+async def test_on_a_slow_machine_every_step_may_take_long() -> None:
     """A landing fails while decode does not know how long steps take; then every stage has time enough."""
+    cluster = await Cluster(4, local=Local.NEVER).start(2, 2)
 
-    async def main() -> None:
-        cluster = Cluster(4, local=Local.NEVER)
-        await cluster.start(2, 2)
+    async def slowly(plan: Plan) -> None:
+        await asyncio.sleep(9.0 + plan.rows / 2)
 
-        async def slowly(plan: Plan) -> None:
-            await asyncio.sleep(9.0 + plan.rows / 2)
-
-        for process in cluster.processes.values():
-            process.runner.before = slowly
-        client = cluster.ask(tuple(range(40)), Sampling(max_tokens=5))
-        hung = set[str]()
-        while not client.ended and asyncio.get_running_loop().time() < 600:
-            hung |= {worker.name for worker in cluster.gateway.workers if worker.hung}
-            await asyncio.sleep(0.5)
-        assert await cluster.finish() == [] and not hung
-        assert client.handle.timings.attempts <= 4
-
-    run_virtual(main())
+    for process in cluster.processes.values():
+        process.runner.before = slowly
+    client = cluster.ask(tuple(range(40)), Sampling(max_tokens=5))
+    hung = set[str]()
+    while not client.ended and asyncio.get_running_loop().time() < 600:
+        hung |= {worker.name for worker in cluster.gateway.workers if worker.hung}
+        await asyncio.sleep(0.5)
+    assert await cluster.finish() == [] and not hung
+    assert client.handle.timings.attempts <= 4
 
 
-def test_a_worker_that_goes_on_is_used_again() -> None:
-    async def main() -> None:
-        cluster = Cluster(5)
-        await cluster.start(1, 1)
-        client = cluster.ask(tuple(range(10)), LONG)
-        assert await cluster.until(lambda: len(client.seen) > 4)
-        stop = asyncio.Event()
+@virtual
+async def test_a_worker_that_goes_on_is_used_again() -> None:
+    cluster = await Cluster(5).start(1, 1)
+    client = cluster.ask(tuple(range(10)), LONG)
+    assert await cluster.until(lambda: len(client.seen) > 4)
+    stop = asyncio.Event()
 
-        async def until_stop(plan: Plan) -> None:
-            await stop.wait()
+    async def until_stop(plan: Plan) -> None:
+        await stop.wait()
 
-        cluster.processes["decode0"].runner.before = until_stop
-        assert await cluster.until(lambda: any(worker.hung for worker in cluster.gateway.workers), 20)
-        await asyncio.sleep(3)
-        assert not client.ended, "it waits: there is no other worker"
-        stop.set()
-        assert await cluster.finish() == []
-        assert client.error is None
-
-    run_virtual(main())
+    cluster.processes["decode0"].runner.before = until_stop
+    assert await cluster.until(lambda: any(worker.hung for worker in cluster.gateway.workers), 20)
+    await asyncio.sleep(3)
+    assert not client.ended, "it waits: there is no other worker"
+    stop.set()
+    assert await cluster.finish() == []
+    assert client.error is None
 
 
-def test_a_prompt_that_its_worker_has_forgotten_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_a_prompt_that_its_worker_has_forgotten_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker computes the prompt behind it and reports that: it is not hung."""
-
-    async def main() -> None:
-        cluster = Cluster(6)
-        await cluster.start(1, 1)
-        prompts, forgotten = cluster.prefill().prompts, list[Prompt]()
-        add = prompts.add
-        monkeypatch.setattr(prompts, "add", lambda prompt: add(prompt) if forgotten else forgotten.append(prompt))
-        clients = [cluster.ask(tuple(range(first, first + 10))) for first in (0, 20)]
-        await end(clients, RULES.silent_seconds + 10)
-        assert forgotten and [client.error for client in clients] == [None, None]
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+    cluster = await Cluster(6).start(1, 1)
+    prompts, forgotten = cluster.prefill().prompts, list[Prompt]()
+    add = prompts.add
+    monkeypatch.setattr(prompts, "add", lambda prompt: add(prompt) if forgotten else forgotten.append(prompt))
+    clients = [cluster.ask(tuple(range(first, first + 10))) for first in (0, 20)]
+    await end(clients, RULES.silent_seconds + 10)
+    assert forgotten and [client.error for client in clients] == [None, None]
+    assert await cluster.finish() == []
 
 
-def test_a_prompt_that_waits_for_room_hangs_nobody() -> None:
+@virtual
+async def test_a_prompt_that_waits_for_room_hangs_nobody() -> None:
     """Negative control: prefill has reported nothing for long, because decode has no room."""
+    cluster = await Cluster(7, pages=24, local=Local.NEVER, max_batch=1).start(1, 1)
 
-    async def main() -> None:
-        cluster = Cluster(7, pages=24, local=Local.NEVER, max_batch=1)
-        await cluster.start(1, 1)
+    async def slowly(plan: Plan) -> None:
+        await asyncio.sleep(2.0)
 
-        async def slowly(plan: Plan) -> None:
-            await asyncio.sleep(2.0)
-
-        cluster.processes["decode0"].runner.before = slowly
-        clients = [cluster.ask(tuple(range(i, i + 10)), Sampling(max_tokens=30)) for i in range(3)]
-        errors = list[str]()
-        while not all(client.ended for client in clients):
-            errors += [worker.name for worker in cluster.gateway.workers if worker.hung]
-            await asyncio.sleep(0.5)
-        assert await cluster.finish() == [] and errors == []
-
-    run_virtual(main())
+    cluster.processes["decode0"].runner.before = slowly
+    clients = [cluster.ask(tuple(range(i, i + 10)), Sampling(max_tokens=30)) for i in range(3)]
+    errors = list[str]()
+    while not all(client.ended for client in clients):
+        errors += [worker.name for worker in cluster.gateway.workers if worker.hung]
+        await asyncio.sleep(0.5)
+    assert await cluster.finish() == [] and errors == []
 
 
-def test_a_request_that_hangs_every_worker_that_computes_it_ends() -> None:
-    async def main() -> None:
-        cluster = Cluster(8)
-        await cluster.start(3, 3)
-        hanging = 5000  # no step yields it
+@virtual
+async def test_a_request_that_hangs_every_worker_that_computes_it_ends() -> None:
+    cluster = await Cluster(8).start(3, 3)
+    hanging = 5000  # no step yields it
 
-        async def before(plan: Plan) -> None:
-            if any(hanging in piece.tokens for piece in plan.pieces):
-                await asyncio.sleep(1e9)
+    async def before(plan: Plan) -> None:
+        if any(hanging in piece.tokens for piece in plan.pieces):
+            await asyncio.sleep(1e9)
 
-        for process in cluster.processes.values():
-            process.runner.before = before
-        client = cluster.ask((1, 2, hanging, 3))
-        client.may_fail = True
-        await end([client], 200)
-        assert isinstance(client.error, WorkersDied)
-        assert sum(worker.hung for worker in cluster.gateway.workers) == RULES.deaths
-        for process in list(cluster.processes.values()):
-            await cluster.kill(process.name)
-
-    run_virtual(main())
+    for process in cluster.processes.values():
+        process.runner.before = before
+    client = cluster.ask((1, 2, hanging, 3))
+    client.may_fail = True
+    await end([client], 200)
+    assert isinstance(client.error, WorkersDied)
+    assert sum(worker.hung for worker in cluster.gateway.workers) == RULES.deaths
+    for process in list(cluster.processes.values()):
+        await cluster.kill(process.name)
 
 
-def test_long_steps_are_reported_once_per_heartbeat_and_short_ones_never() -> None:
-    async def main() -> None:
-        cluster = Cluster(9)
-        await cluster.start(1, 1)
-        cluster.ask(tuple(range(20)), LONG)
-        assert await cluster.finish() == []
-        assert not any(what == LongStep.__name__ for _, _, _, what in cluster.network.log)
+@virtual
+async def test_long_steps_are_reported_once_per_heartbeat_and_short_ones_never() -> None:
+    cluster = await Cluster(9).start(1, 1)
+    cluster.ask(tuple(range(20)), LONG)
+    assert await cluster.finish() == []
+    assert not any(what == LongStep.__name__ for _, _, _, what in cluster.network.log)
 
-        async def slowly(plan: Plan) -> None:
-            cluster.processes["decode0"].runner.before = None
-            await asyncio.sleep(5.2)
+    async def slowly(plan: Plan) -> None:
+        cluster.processes["decode0"].runner.before = None
+        await asyncio.sleep(5.2)
 
-        cluster.processes["decode0"].runner.before = slowly
-        cluster.ask(tuple(range(21)), LONG)
-        assert await cluster.finish() == []
-        reports = [source for _, source, _, what in cluster.network.log if what == LongStep.__name__]
-        assert reports == ["decode0"] * len(reports) and 4 <= len(reports) <= 5
-
-    run_virtual(main())
+    cluster.processes["decode0"].runner.before = slowly
+    cluster.ask(tuple(range(21)), LONG)
+    assert await cluster.finish() == []
+    reports = [source for _, source, _, what in cluster.network.log if what == LongStep.__name__]
+    assert reports == ["decode0"] * len(reports) and 4 <= len(reports) <= 5
 
 
-def test_a_gateway_that_was_stopped_itself_hangs_nobody() -> None:
-    async def main() -> None:
-        cluster = Cluster(10)
-        await cluster.start(1, 1)
-        client = cluster.ask(tuple(range(10)), LONG)
-        assert await cluster.until(lambda: len(client.seen) > 4)
-        asyncio.get_running_loop().stand_still(45.0)  # type: ignore[attr-defined]
-        await asyncio.sleep(0.001)
-        assert not any(worker.hung for worker in cluster.gateway.workers)
-        assert await cluster.finish() == []
-        assert client.handle.timings.attempts == 1
-
-    run_virtual(main())
+@virtual
+async def test_a_gateway_that_was_stopped_itself_hangs_nobody() -> None:
+    cluster = await Cluster(10).start(1, 1)
+    client = cluster.ask(tuple(range(10)), LONG)
+    assert await cluster.until(lambda: len(client.seen) > 4)
+    asyncio.get_running_loop().stand_still(45.0)  # type: ignore[attr-defined]
+    await asyncio.sleep(0.001)
+    assert not any(worker.hung for worker in cluster.gateway.workers)
+    assert await cluster.finish() == []
+    assert client.handle.timings.attempts == 1
 
 
-def test_only_workers_for_whose_compute_a_request_waits_are_hung() -> None:
-    async def main() -> None:
-        cluster = Cluster(11)
-        await cluster.start(2, 2)
-        for name in ("prefill0", "prefill1", "decode0", "decode1"):
-            hang(cluster, name)
-        await asyncio.sleep(100)
-        assert not any(worker.hung for worker in cluster.gateway.workers), "an idle worker has nothing to report"
-
-    run_virtual(main())
+@virtual
+async def test_only_workers_for_whose_compute_a_request_waits_are_hung() -> None:
+    cluster = await Cluster(11).start(2, 2)
+    for name in ("prefill0", "prefill1", "decode0", "decode1"):
+        hang(cluster, name)
+    await asyncio.sleep(100)
+    assert not any(worker.hung for worker in cluster.gateway.workers), "an idle worker has nothing to report"

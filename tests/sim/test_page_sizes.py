@@ -10,7 +10,7 @@ from kvtransfer.conversion import Conversion
 from prefill_svc.pages import PrefillPages, PromptPages
 from prefill_svc.pushing import Pushing
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 
 TEXT = tuple((slot * 31 + slot // 7) % 50 for slot in range(64))
 SIZES = [(4, 8), (8, 4), (8, 2), (2, 8), (6, 4), (4, 6)]
@@ -37,27 +37,23 @@ async def served(
 
 @pytest.mark.parametrize("one_sided", [True, False])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_every_token_is_right_and_every_page_comes_back(sizes: tuple[int, int], one_sided: bool) -> None:
-    async def main() -> None:
-        found, cluster = await served(sizes, one_sided=one_sided)
-        assert found == []
-        decode = cluster.decode()
-        assert decode.pool.shape.page_tokens == sizes[1] and cluster.prefill().pool.shape.page_tokens == sizes[0]
-        assert decode.landings.spans.whole == 3 and decode.landings.spans.damaged == 0
-
-    run_virtual(main())
+@virtual
+async def test_every_token_is_right_and_every_page_comes_back(sizes: tuple[int, int], one_sided: bool) -> None:
+    found, cluster = await served(sizes, one_sided=one_sided)
+    assert found == []
+    decode = cluster.decode()
+    assert decode.pool.shape.page_tokens == sizes[1] and cluster.prefill().pool.shape.page_tokens == sizes[0]
+    assert decode.landings.spans.whole == 3 and decode.landings.spans.damaged == 0
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
 @pytest.mark.parametrize("sizes", SIZES)
-def test_damaged_spans_of_converted_pages_are_sent_again(sizes: tuple[int, int], one_sided: bool) -> None:
-    async def main() -> None:
-        found, cluster = await served(sizes, one_sided=one_sided, spoil=3)
-        assert found == []
-        spans, counts = cluster.decode().landings.spans, cluster.prefill().counts()
-        assert spans.damaged >= 3 and spans.whole == 3 and counts["bytes_resent"] > 0
-
-    run_virtual(main())
+@virtual
+async def test_damaged_spans_of_converted_pages_are_sent_again(sizes: tuple[int, int], one_sided: bool) -> None:
+    found, cluster = await served(sizes, one_sided=one_sided, spoil=3)
+    assert found == []
+    spans, counts = cluster.decode().landings.spans, cluster.prefill().counts()
+    assert spans.damaged >= 3 and spans.whole == 3 and counts["bytes_resent"] > 0
 
 
 def test_negative_control_a_page_that_is_pushed_before_its_copy_is_made_is_noticed(

@@ -50,8 +50,7 @@ def test_cancel_of_a_refused_attempt_ends_the_one_before_too(tier: str, guarded:
     """The worker that the request keeps refuses its second attempt. Both workers then get Cancel of that one."""
 
     async def main() -> int:
-        cluster = Cluster(1, local=Local.NEVER)
-        await cluster.start(*((1, 2) if tier == "prefill" else (2, 1)))
+        cluster = await Cluster(1, local=Local.NEVER).start(*((1, 2) if tier == "prefill" else (2, 1)))
         cluster.network.rewrite = odd(Prefill if tier == "prefill" else Open)
         cluster.network.hold(lambda source, target, message: isinstance(message, Landing))
         client = cluster.ask(tuple(range(40)), LONG)
@@ -74,8 +73,7 @@ def test_of_two_processes_with_one_incarnation_the_gateway_takes_the_first(guard
     """Both have registered before either says Hello, so only Hello can tell that the incarnation is in use."""
 
     async def main() -> str:
-        cluster = Cluster(1)
-        await cluster.start(1, 1)
+        cluster = await Cluster(1).start(1, 1)
         await cluster.kill("decode0")
         cluster.random.getrandbits = lambda bits: 7  # type: ignore[method-assign]
         release = cluster.network.hold(lambda source, target, message: isinstance(message, Hello))

@@ -10,7 +10,7 @@ from mesh.messages.jobs import Sampling, Tier
 from mesh.sessions.serving import drain
 from tests.sim.clients import SimClient
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 GRACE_SECONDS = 2.0
 STEP_SECONDS = 0.05  # an answer of 200 tokens takes 10 s, five times the grace period
@@ -53,46 +53,40 @@ def traffic(cluster: Cluster, random: Random, until: asyncio.Event) -> "asyncio.
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rolling_upgrade_under_load_fails_no_request_and_ends_in_time(seed: int) -> None:
-    async def main() -> None:
-        cluster = Cluster(seed, pages=256, max_batch=32, step_seconds=STEP_SECONDS, one_sided=seed % 2 == 0)
-        await cluster.start(2, 2)
-        over = asyncio.Event()
-        load = traffic(cluster, Random(seed), over)
-        await asyncio.sleep(2.0)
-        times = await upgrade(cluster)
-        over.set()
-        await load
-        assert await cluster.finish(300.0) == []
-        assert [client.error for client in cluster.clients if client.error is not None] == []
-        assert max(times) <= GRACE_SECONDS + 0.1 and len(times) == 4
-
-    run_virtual(main())
+@virtual
+async def test_a_rolling_upgrade_under_load_fails_no_request_and_ends_in_time(seed: int) -> None:
+    cluster = Cluster(seed, pages=256, max_batch=32, step_seconds=STEP_SECONDS, one_sided=seed % 2 == 0)
+    await cluster.start(2, 2)
+    over = asyncio.Event()
+    load = traffic(cluster, Random(seed), over)
+    await asyncio.sleep(2.0)
+    times = await upgrade(cluster)
+    over.set()
+    await load
+    assert await cluster.finish(300.0) == []
+    assert [client.error for client in cluster.clients if client.error is not None] == []
+    assert max(times) <= GRACE_SECONDS + 0.1 and len(times) == 4
 
 
-def test_two_classes_are_upgraded_side_by_side_and_each_request_stays_within_one() -> None:
-    async def main() -> None:
-        numerics = dict.fromkeys(("prefill1", "decode2", "decode3"), "class-b")
-        cluster = Cluster(7, pages=256, max_batch=32, step_seconds=STEP_SECONDS, numerics=numerics)
-        await cluster.start(2, 4)
-        over = asyncio.Event()
-        load = traffic(cluster, Random(7), over)
-        await asyncio.sleep(2.0)
-        await upgrade(cluster)
-        over.set()
-        await load
-        assert await cluster.finish(300.0) == []
-        assert [client.error for client in cluster.clients if client.error is not None] == []
-        served = {client.handle.numerics.split()[0] for client in cluster.clients}
-        assert served == {"class-a", "class-b"}, "finish() has found no answer that changed its class"
-
-    run_virtual(main())
+@virtual
+async def test_two_classes_are_upgraded_side_by_side_and_each_request_stays_within_one() -> None:
+    numerics = dict.fromkeys(("prefill1", "decode2", "decode3"), "class-b")
+    cluster = await Cluster(7, pages=256, max_batch=32, step_seconds=STEP_SECONDS, numerics=numerics).start(2, 4)
+    over = asyncio.Event()
+    load = traffic(cluster, Random(7), over)
+    await asyncio.sleep(2.0)
+    await upgrade(cluster)
+    over.set()
+    await load
+    assert await cluster.finish(300.0) == []
+    assert [client.error for client in cluster.clients if client.error is not None] == []
+    served = {client.handle.numerics.split()[0] for client in cluster.clients}
+    assert served == {"class-a", "class-b"}, "finish() has found no answer that changed its class"
 
 
 async def one_long_answer(grace_seconds: float | None, decodes: int = 2) -> tuple[Cluster, SimClient, str, float]:
     """A decode worker drains under a long answer; how long it was busy with it from then on."""
-    cluster = Cluster(9, step_seconds=STEP_SECONDS)
-    await cluster.start(1, decodes)
+    cluster = await Cluster(9, step_seconds=STEP_SECONDS).start(1, decodes)
     client = cluster.ask(tuple(range(10)), LONG)
     await cluster.until(lambda: len(client.seen) > 20)
     busy = next(p for p in cluster.processes.values() if p.tier is Tier.DECODE and p.worker.busy)
@@ -102,46 +96,36 @@ async def one_long_answer(grace_seconds: float | None, decodes: int = 2) -> tupl
     return cluster, client, busy.name, asyncio.get_running_loop().time() - began
 
 
-def test_an_answer_that_needs_longer_than_the_grace_period_is_handed_over_at_once() -> None:
-    async def main() -> None:
-        cluster, client, _, seconds = await one_long_answer(2.0)
-        assert seconds < 0.2 and not client.ended
-        assert await cluster.finish() == [] and client.error is None and client.handle.timings.attempts == 2
-
-    run_virtual(main())
+@virtual
+async def test_an_answer_that_needs_longer_than_the_grace_period_is_handed_over_at_once() -> None:
+    cluster, client, _, seconds = await one_long_answer(2.0)
+    assert seconds < 0.2 and not client.ended
+    assert await cluster.finish() == [] and client.error is None and client.handle.timings.attempts == 2
 
 
-def test_an_answer_that_ends_within_the_grace_period_stays_where_it_is() -> None:
-    async def main() -> None:
-        cluster, client, _, seconds = await one_long_answer(60.0)
-        assert seconds > 5.0 and client.handle.timings.attempts == 1
-        assert await cluster.finish() == [] and client.error is None
-
-    run_virtual(main())
+@virtual
+async def test_an_answer_that_ends_within_the_grace_period_stays_where_it_is() -> None:
+    cluster, client, _, seconds = await one_long_answer(60.0)
+    assert seconds > 5.0 and client.handle.timings.attempts == 1
+    assert await cluster.finish() == [] and client.error is None
 
 
-def test_without_a_grace_period_nothing_is_handed_over() -> None:
+@virtual
+async def test_without_a_grace_period_nothing_is_handed_over() -> None:
     """Negative control: so a drain was before. The answer keeps the worker for its whole length."""
-
-    async def main() -> None:
-        cluster, client, _, seconds = await one_long_answer(None)
-        assert seconds > 5.0 and client.handle.timings.attempts == 1
-        assert await cluster.finish() == []
-
-    run_virtual(main())
+    cluster, client, _, seconds = await one_long_answer(None)
+    assert seconds > 5.0 and client.handle.timings.attempts == 1
+    assert await cluster.finish() == []
 
 
-def test_an_answer_without_another_place_stays_to_the_end_of_the_session_and_goes_on_at_the_next_worker() -> None:
-    async def main() -> None:
-        cluster = Cluster(9, step_seconds=STEP_SECONDS)
-        await cluster.start(1, 1)
-        client = cluster.ask(tuple(range(10)), LONG)
-        await cluster.until(lambda: len(client.seen) > 20)
-        seen = len(client.seen)
-        took = await leave(cluster, "decode0")
-        assert took >= GRACE_SECONDS and len(client.seen) > seen + 20, "it went on while the worker was there"
-        await asyncio.sleep(1.0)
-        await cluster.add(Tier.DECODE, "decode0")
-        assert await cluster.finish() == [] and client.error is None and client.handle.timings.attempts == 2
-
-    run_virtual(main())
+@virtual
+async def test_an_answer_without_another_place_stays_to_the_end_of_the_session_and_goes_on_at_the_next_worker() -> None:
+    cluster = await Cluster(9, step_seconds=STEP_SECONDS).start(1, 1)
+    client = cluster.ask(tuple(range(10)), LONG)
+    await cluster.until(lambda: len(client.seen) > 20)
+    seen = len(client.seen)
+    took = await leave(cluster, "decode0")
+    assert took >= GRACE_SECONDS and len(client.seen) > seen + 20, "it went on while the worker was there"
+    await asyncio.sleep(1.0)
+    await cluster.add(Tier.DECODE, "decode0")
+    assert await cluster.finish() == [] and client.error is None and client.handle.timings.attempts == 2

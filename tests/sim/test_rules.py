@@ -27,8 +27,7 @@ def of(kind: type[Message] | tuple[type[Message], ...], source: str = "", target
 
 async def first() -> list[str]:
     """Decode's token 1 overtakes prefill's token 0 on the other stream."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     release = cluster.network.hold(of(Tokens, "prefill"))
     cluster.ask(PROMPT)
     await asyncio.sleep(1)
@@ -38,8 +37,7 @@ async def first() -> list[str]:
 
 async def position() -> list[str]:
     """Both streams bring token 0. Prefill's copy arrives when the client has decode's."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     release = cluster.network.hold(of(Tokens, "prefill"))
     client = cluster.ask(PROMPT, Sampling(max_tokens=100))
     await cluster.until(lambda: len(client.seen) > 1)
@@ -49,8 +47,7 @@ async def position() -> list[str]:
 
 async def resend_count() -> list[str]:
     """Commit sent, decode finds damage and asks again, cancel, Commit arrives, the repeated span lands."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     cluster.fabric.spoil = 1
     resend, commit = cluster.network.hold(of(Resend)), cluster.network.hold(of(Commit))
     again = cluster.fabric.hold(lambda write: write.round == 1)
@@ -68,8 +65,7 @@ async def resend_count() -> list[str]:
 
 async def one_ready() -> list[str]:
     """Two Landings under way, the first declined by Quiet, its pages freed, the second accepted and written."""
-    cluster = Cluster(1, prefill_pages=5)
-    await cluster.start(1, 2)
+    cluster = await Cluster(1, prefill_pages=5).start(1, 2)
     passed = list[Message]()
 
     def second(source: str, target: str, message: Message) -> bool:
@@ -102,8 +98,7 @@ async def one_ready() -> list[str]:
 
 async def requiet() -> list[str]:
     """The stream breaks while Quiet travels; both ends live on."""
-    cluster = Cluster(1, may_kill=False)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, may_kill=False).start(1, 1)
     writes = cluster.fabric.hold(lambda write: True)
     quiet = cluster.network.hold(of(Quiet))
     client = cluster.ask(PROMPT)
@@ -119,8 +114,7 @@ async def requiet() -> list[str]:
 
 async def sink() -> list[str]:
     """Two-sided: cancel, and the second half of a frame comes when its page is another request's."""
-    cluster = Cluster(1, one_sided=False, pages=4)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, one_sided=False, pages=4).start(1, 1)
     halves = cluster.fabric.hold(lambda write: write.into is not None)
     client = cluster.ask(PROMPT)
     await asyncio.sleep(0.3)
@@ -133,8 +127,7 @@ async def sink() -> list[str]:
 
 async def incarnation() -> list[str]:
     """Prefill stopped in mid-write and restarted at its address; the new process answers for the old one."""
-    cluster = Cluster(1, may_kill=False, local=Local.NEVER)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, may_kill=False, local=Local.NEVER).start(1, 1)
     old = cluster.processes["prefill0"]
     writes = cluster.fabric.hold(lambda write: write.writer == old.incarnation)
     cluster.ask(PROMPT)
@@ -160,8 +153,7 @@ class CountingRandom(Random):
 
 async def ticket() -> list[str]:
     """The gateway restarts and counts from one; Quiet of the old attempt meets the landing of the new one."""
-    cluster = Cluster(1, gateway_random=CountingRandom(1), may_kill=False)
-    await cluster.start(2, 1)
+    cluster = await Cluster(1, gateway_random=CountingRandom(1), may_kill=False).start(2, 1)
     old = cluster.fabric.hold(lambda write: True)
     client = cluster.ask(PROMPT)
     await asyncio.sleep(0.3)
@@ -184,8 +176,7 @@ async def ticket() -> list[str]:
 async def attempt() -> list[str]:
     """A token of attempt 1 arrives when attempt 2, in another numerics class, has begun."""
     classes = {"prefill1": "class-b", "decode1": "class-b"}
-    cluster = Cluster(1, numerics=classes)
-    await cluster.start(2, 2)
+    cluster = await Cluster(1, numerics=classes).start(2, 2)
     for worker in cluster.gateway.workers:
         seem_busy(worker, 100 * (worker.hello.numerics == "class-b"))
     tokens = cluster.network.hold(of(Tokens, ""))
@@ -206,8 +197,7 @@ async def attempt() -> list[str]:
 
 async def early() -> list[str]:
     """Ready overtakes Open."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     release = cluster.network.hold(of(Open))
     cluster.ask(PROMPT)
     await asyncio.sleep(0.25)
@@ -217,8 +207,7 @@ async def early() -> list[str]:
 
 async def quarantine() -> list[str]:
     """Shared memory: cancel in mid-push, and the write lands when its page is another request's."""
-    cluster = Cluster(1, pages=4)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=4).start(1, 1)
     writes = cluster.fabric.hold(lambda write: True)
     client = cluster.ask(PROMPT)
     await asyncio.sleep(0.3)
@@ -231,8 +220,7 @@ async def quarantine() -> list[str]:
 
 async def checksum() -> list[str]:
     """A span arrives damaged."""
-    cluster = Cluster(1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1).start(1, 1)
     cluster.fabric.spoil = 1
     cluster.ask(PROMPT)
     return await cluster.finish(20)
@@ -240,16 +228,14 @@ async def checksum() -> list[str]:
 
 async def behind() -> list[str]:
     """Windows: a text moves on over many pages, each of which it gives back behind itself."""
-    cluster = Cluster(1, pages=8, window=9)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=8, window=9).start(1, 1)
     cluster.ask(PROMPT * 3, Sampling(max_tokens=40))
     return await cluster.finish(20)
 
 
 async def kept() -> list[str]:
     """Some layers have windows: the same text needs all pages of the others."""
-    cluster = Cluster(1, pages=32, window=9, full_layers=1)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, pages=32, window=9, full_layers=1).start(1, 1)
     cluster.ask(PROMPT * 3, Sampling(max_tokens=40))
     return await cluster.finish(20)
 

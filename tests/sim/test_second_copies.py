@@ -13,8 +13,7 @@ PROMPT = tuple(range(10))  # three pages
 
 async def damaged_second_copy() -> list[str]:
     """Late frames complete the landing while a second copy, which is damaged, is half received."""
-    cluster = Cluster(1, one_sided=False)
-    await cluster.start(1, 1)
+    cluster = await Cluster(1, one_sided=False).start(1, 1)
     hold = cluster.fabric.hold
     late, others = hold(lambda w: (w.round, w.span.index) == (0, 0)), hold(lambda w: w.round == 0 and w.span.index > 0)
     again, halves = hold(lambda w: w.round == 1), hold(lambda w: w.round == 1 and w.into is not None)

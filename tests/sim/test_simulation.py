@@ -12,7 +12,7 @@ from gateway.tracing.traces import SETTLE_SECONDS
 from mesh.messages.jobs import Sampling
 from mesh.telemetry.spans import RecordingTelemetry
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.sim.seeds import run
 from tests.sim.seeds.drawing import draw
 from tests.sim.seeds.many import run_seed
@@ -24,20 +24,15 @@ from tests.sim.seeds.story import Demand, SimFault, SimWorld, Story
 SEEDS = range(1000, 1012)
 
 
-def test_one_prompt_goes_through_both_tiers_and_its_text_is_right() -> None:
-    async def main() -> None:
-        telemetry = RecordingTelemetry()
-        cluster = Cluster(1, telemetry=telemetry)
-        await cluster.start(1, 1)
-        client = cluster.ask(tuple(range(21)), Sampling(max_tokens=9))
-        assert await cluster.finish() == []
-        assert client.error is None and len(client.seen) == 9
-        await asyncio.sleep(SETTLE_SECONDS)
-        assert {"chat sim", "queue", "compute", "kv.send", "kv.receive", "generate"} <= {
-            s.name for s in telemetry.spans
-        }
-
-    run_virtual(main())
+@virtual
+async def test_one_prompt_goes_through_both_tiers_and_its_text_is_right() -> None:
+    telemetry = RecordingTelemetry()
+    cluster = await Cluster(1, telemetry=telemetry).start(1, 1)
+    client = cluster.ask(tuple(range(21)), Sampling(max_tokens=9))
+    assert await cluster.finish() == []
+    assert client.error is None and len(client.seen) == 9
+    await asyncio.sleep(SETTLE_SECONDS)
+    assert {"chat sim", "queue", "compute", "kv.send", "kv.receive", "generate"} <= {s.name for s in telemetry.spans}
 
 
 @cache

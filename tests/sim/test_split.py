@@ -7,7 +7,7 @@ from engine.step.plan import Plan
 from gateway.routing.router import Local
 from mesh.messages.jobs import Sampling
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 STEP_SECONDS, ROW_SECONDS = 0.010, 0.002
 TARGET_MS = 60.0
@@ -65,13 +65,10 @@ async def _run(itl_target_ms: float, local: Local, prefills: int) -> SplitRun:
     return SplitRun(seconds, [client.seen for client in mine], admitted, CLIENTS - admitted, longest)
 
 
-def run(itl_target_ms: float, local: Local = Local.AUTO, prefills: int = 1) -> SplitRun:
+@virtual
+async def run(itl_target_ms: float, local: Local = Local.AUTO, prefills: int = 1) -> SplitRun:
     found = list[SplitRun]()
-
-    async def main() -> None:
-        found.append(await _run(itl_target_ms, local, prefills))
-
-    run_virtual(main())
+    found.append(await _run(itl_target_ms, local, prefills))
     return found[0]
 
 

@@ -42,8 +42,7 @@ class WatchedCluster(Cluster):
 
 async def one_after_the_other(local: Local, salts: tuple[bytes, bytes], *, one_sided: bool) -> tuple[list[str], int]:
     """The text of others that the second tenant gets, in writes and in its pages, and how many pages were cleared."""
-    cluster = WatchedCluster(local, one_sided=one_sided)
-    await cluster.start(1, 1)
+    cluster = await WatchedCluster(local, one_sided=one_sided).start(1, 1)
     await cluster.ask_as(salts[0], LONG)
     await cluster.ask_as(salts[1], SHORT)
     computed = [process for process in cluster.processes.values() if process.worker.plans]

@@ -16,7 +16,7 @@ from mesh.telemetry import semconv
 from mesh.telemetry.spans import SpanRecord
 from tests.harness.trees import own_seconds, own_shares, picture, root_of
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 from tests.sim.skew import skew
 from tests.sim.traced import TracedCluster, check
 
@@ -68,26 +68,23 @@ def test_a_message_that_is_late_delays_the_span_of_its_way_and_no_other(delayed:
     assert all(abs(seconds) < 0.01 for seconds in grown.values()), grown
 
 
-def test_a_worker_whose_loop_stands_still_when_a_request_comes_shows_it_inside_the_way() -> None:
-    async def main() -> None:
-        traced = TracedCluster(local=Local.ALWAYS)
-        await traced.cluster.start(0, 1)
-        loop: Any = asyncio.get_running_loop()
-        first = traced.ask(first=100)
-        await asyncio.sleep(0.05)
-        traced.ask()
-        loop.call_soon(loop.stand_still, DELAY)
-        trees = await traced.trees()
-        later = next(tree for tree in trees if root_of(tree).attributes[semconv.REQUEST_ID] != first.spec.request_id)
-        check(later)
-        own = own_seconds(later)
-        assert own[semconv.LOOP_BLOCKED] == pytest.approx(DELAY, abs=0.01)
-        assert own.get(semconv.DISPATCH, 0.0) < 0.01
-        (way,) = (span for span in later if span.name == semconv.DISPATCH)
-        inside = [span for span in later if span.parent_id == way.span_id]
-        assert {span.service for span in inside} == {"gateway", "decode0"}, "both run on this one loop"
-
-    run_virtual(main())
+@virtual
+async def test_a_worker_whose_loop_stands_still_when_a_request_comes_shows_it_inside_the_way() -> None:
+    traced = await TracedCluster(local=Local.ALWAYS).start(0, 1)
+    loop: Any = asyncio.get_running_loop()
+    first = traced.ask(first=100)
+    await asyncio.sleep(0.05)
+    traced.ask()
+    loop.call_soon(loop.stand_still, DELAY)
+    trees = await traced.trees()
+    later = next(tree for tree in trees if root_of(tree).attributes[semconv.REQUEST_ID] != first.spec.request_id)
+    check(later)
+    own = own_seconds(later)
+    assert own[semconv.LOOP_BLOCKED] == pytest.approx(DELAY, abs=0.01)
+    assert own.get(semconv.DISPATCH, 0.0) < 0.01
+    (way,) = (span for span in later if span.name == semconv.DISPATCH)
+    inside = [span for span in later if span.parent_id == way.span_id]
+    assert {span.service for span in inside} == {"gateway", "decode0"}, "both run on this one loop"
 
 
 def _once(delayed: Delayed, on_first: Callable[[], object]) -> Callable[[str, str, Any], bool]:
@@ -144,45 +141,36 @@ def test_negative_control_without_the_correction_the_waterfall_is_wrong() -> Non
     assert shares.get(semconv.GENERATE, 0.0) < 0.1 or shares.get(semconv.COMPUTE, 0.0) < 0.01
 
 
-def test_sampled_steps_are_traces_of_their_own_with_links_to_their_requests() -> None:
-    async def main() -> None:
-        traced = TracedCluster(trace_steps=5)
-        await traced.cluster.start(1, 1)
-        traced.ask()
-        tree = await traced.tree()
-        steps = [span for span in traced.telemetry.spans if span.name == semconv.ENGINE_STEP]
-        assert len({step.trace_id for step in steps} | {tree[0].trace_id}) == len(steps) + 1 > 10
-        attempts = {span.span_id for span in tree if span.name in (semconv.PREFILL, semconv.DECODE)}
-        assert {link.span_id for step in steps for link in step.links} == attempts
-
-    run_virtual(main())
+@virtual
+async def test_sampled_steps_are_traces_of_their_own_with_links_to_their_requests() -> None:
+    traced = await TracedCluster(trace_steps=5).start(1, 1)
+    traced.ask()
+    tree = await traced.tree()
+    steps = [span for span in traced.telemetry.spans if span.name == semconv.ENGINE_STEP]
+    assert len({step.trace_id for step in steps} | {tree[0].trace_id}) == len(steps) + 1 > 10
+    attempts = {span.span_id for span in tree if span.name in (semconv.PREFILL, semconv.DECODE)}
+    assert {link.span_id for step in steps for link in step.links} == attempts
 
 
-def test_an_unrecorded_request_makes_workers_record_nothing() -> None:
-    async def main() -> None:
-        cluster = Cluster(1)
-        await cluster.start(1, 1)
-        cluster.ask(tuple(range(41)))
-        assert await cluster.finish() == []
-        kinds = {what for _, _, _, what in cluster.network.log}
-        assert not kinds & {"Phases", "ClockProbe", "ClockReading"}
-
-    run_virtual(main())
+@virtual
+async def test_an_unrecorded_request_makes_workers_record_nothing() -> None:
+    cluster = await Cluster(1).start(1, 1)
+    cluster.ask(tuple(range(41)))
+    assert await cluster.finish() == []
+    kinds = {what for _, _, _, what in cluster.network.log}
+    assert not kinds & {"Phases", "ClockProbe", "ClockReading"}
 
 
-def test_a_blocked_event_loop_is_a_span_of_its_own() -> None:
-    async def main() -> None:
-        traced = TracedCluster()
-        await traced.cluster.start(1, 1)
-        traced.ask()
-        await asyncio.sleep(0.1)
-        loop: Any = asyncio.get_running_loop()
-        loop.call_soon(loop.stand_still, DELAY)
-        tree = await traced.tree()
-        check(tree)
-        assert own_seconds(tree)[semconv.LOOP_BLOCKED] == pytest.approx(DELAY, abs=0.006), picture(tree)
-        blocked = [span for span in tree if span.name == semconv.LOOP_BLOCKED and span.service == "decode0"]
-        generate = next(span for span in tree if span.name == semconv.GENERATE)
-        assert {span.parent_id for span in blocked} == {generate.span_id}
-
-    run_virtual(main())
+@virtual
+async def test_a_blocked_event_loop_is_a_span_of_its_own() -> None:
+    traced = await TracedCluster().start(1, 1)
+    traced.ask()
+    await asyncio.sleep(0.1)
+    loop: Any = asyncio.get_running_loop()
+    loop.call_soon(loop.stand_still, DELAY)
+    tree = await traced.tree()
+    check(tree)
+    assert own_seconds(tree)[semconv.LOOP_BLOCKED] == pytest.approx(DELAY, abs=0.006), picture(tree)
+    blocked = [span for span in tree if span.name == semconv.LOOP_BLOCKED and span.service == "decode0"]
+    generate = next(span for span in tree if span.name == semconv.GENERATE)
+    assert {span.parent_id for span in blocked} == {generate.span_id}

@@ -1,5 +1,6 @@
-"""Models whose layers all have windows, in virtual time: requests hold the pages that they still read and no others,
-whatever their length. Every token is compared, and a page that is read too late makes its request fail."""
+"""Models whose layers all have windows, or all but the last, in virtual time: requests hold the pages that they still
+read and no others, whatever their length. Every token is compared, and a page that is read too late makes its request
+fail. tests/sim/test_alternating_windows.py has what holds only where some layers see everything."""
 
 import asyncio
 from typing import Any
@@ -13,9 +14,10 @@ from gateway.routing.router import Local
 from mesh.messages.jobs import Sampling
 from prefill_svc.worker import PrefillWorker
 from tests.sim.cluster import Cluster
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 WINDOW, PAGES = 16, 12
+both_kinds = pytest.mark.parametrize("full_layers", [0, 1])  # the last layers, which see everything
 TEXT = tuple((slot * 31 + slot // 7) % 50 for slot in range(4000))
 
 
@@ -45,49 +47,45 @@ def cluster_with(
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
 @pytest.mark.parametrize("sizes", [(4, 4), (4, 8), (8, 4)])
-def test_a_text_of_thousands_of_tokens_runs_in_a_pool_of_a_few_pages(
+@virtual
+async def test_a_text_of_thousands_of_tokens_runs_in_a_pool_of_a_few_pages(
     sizes: tuple[int, int], local: Local, ahead: bool
 ) -> None:
-    async def main() -> None:
-        most = MostHeld()
-        cluster = cluster_with(WINDOW, most, local=local, page_tokens=sizes, ahead=ahead, row_seconds=0.00001)
-        await cluster.start(1, 1)
-        cluster.ask(TEXT[:2500], Sampling(max_tokens=150))
-        assert await cluster.finish(600) == []
-        assert max(most.pages.values()) <= (WINDOW + 8) // 4 + 3
-
-    run_virtual(main())
+    most = MostHeld()
+    cluster = cluster_with(WINDOW, most, local=local, page_tokens=sizes, ahead=ahead, row_seconds=0.00001)
+    await cluster.start(1, 1)
+    cluster.ask(TEXT[:2500], Sampling(max_tokens=150))
+    assert await cluster.finish(600) == []
+    assert max(most.pages.values()) <= (WINDOW + 8) // 4 + 3
 
 
-def test_negative_control_without_windows_the_same_text_does_not_fit() -> None:
-    async def main() -> None:
-        cluster = cluster_with(0, MostHeld())
-        await cluster.start(1, 1)
-        client = cluster.ask(TEXT[:2500], Sampling(max_tokens=150))
-        client.may_fail = True
-        assert await cluster.finish(600) == []
-        assert client.error is not None and client.seen == []
-
-    run_virtual(main())
+@virtual
+async def test_negative_control_without_windows_the_same_text_does_not_fit() -> None:
+    cluster = await cluster_with(0, MostHeld()).start(1, 1)
+    client = cluster.ask(TEXT[:2500], Sampling(max_tokens=150))
+    client.may_fail = True
+    assert await cluster.finish(600) == []
+    assert client.error is not None and client.seen == []
 
 
 @pytest.mark.parametrize("sizes", [(4, 4), (4, 8), (8, 4), (6, 4)])
 @pytest.mark.parametrize("one_sided", [True, False])
-def test_decode_gets_only_the_pages_that_it_reads(sizes: tuple[int, int], one_sided: bool) -> None:
-    async def main() -> None:
-        most = MostHeld()
-        cluster = cluster_with(WINDOW, most, pages=32, page_tokens=sizes, one_sided=one_sided)
-        await cluster.start(1, 1)
-        for length in (400, 15, 16, 17, 18, 21, 33, 401):
-            before = cluster.decode().landings.bytes_landed
-            cluster.ask(tuple(token + 50 * length for token in TEXT[:length]), Sampling(max_tokens=30))
-            assert await cluster.finish(60) == []
-            landed = (cluster.decode().landings.bytes_landed - before) // cluster.decode().pool.shape.page_bytes
-            first = max(0, length - WINDOW) // sizes[1]  # the last row of the prompt reads it
-            assert landed == -(-length // sizes[1]) - first
-        assert cluster.decode().landings.spans.whole == 8
-
-    run_virtual(main())
+@both_kinds
+@virtual
+async def test_decode_gets_only_the_pages_that_it_reads(
+    full_layers: int, sizes: tuple[int, int], one_sided: bool
+) -> None:
+    more = {"page_tokens": sizes, "one_sided": one_sided, "full_layers": full_layers}
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(32, 240)[full_layers], **more).start(1, 1)
+    for length in (400, 15, 16, 17, 18, 21, 33, 401):
+        before = cluster.decode().landings.bytes_landed
+        cluster.ask(tuple(token + 50 * length for token in TEXT[:length]), Sampling(max_tokens=30))
+        assert await cluster.finish(60) == []
+        landed = (cluster.decode().landings.bytes_landed - before) // cluster.decode().pool.shape.page_bytes
+        stretches = -(-length // sizes[1])
+        first = max(0, length - WINDOW) // sizes[1]  # the last row of the prompt reads it
+        assert landed == stretches * full_layers + stretches - first
+    assert cluster.decode().landings.spans.whole == 8
 
 
 def computed(worker: PrefillWorker | DecodeWorker) -> int:
@@ -95,65 +93,64 @@ def computed(worker: PrefillWorker | DecodeWorker) -> int:
 
 
 @pytest.mark.parametrize("local", [Local.NEVER, Local.ALWAYS])
-def test_a_hit_needs_only_the_pages_before_its_end(local: Local) -> None:
-    async def main() -> None:
-        cluster = cluster_with(WINDOW, MostHeld(), local=local, pages=16)
-        await cluster.start(1, 1)
-        worker = cluster.prefill() if local is Local.NEVER else cluster.decode()
-        worker.plans = []
-        cluster.ask(TEXT[:400], Sampling(max_tokens=1))  # its first pages are evicted meanwhile
-        assert await cluster.finish(60) == []
-        assert computed(worker) == 400
-        cluster.ask((*TEXT[:400], 7, 8, 9), Sampling(max_tokens=20))
-        assert await cluster.finish(60) == []
-        assert computed(worker) <= 400 + 3 + 20
-        computed_before = computed(worker)
-        cluster.ask((*TEXT[:100], 3, 4), Sampling(max_tokens=1))  # the pages before token 100 are gone
-        assert await cluster.finish(60) == []
-        assert computed(worker) - computed_before >= 102
-
-    run_virtual(main())
+@both_kinds
+@virtual
+async def test_a_hit_needs_only_the_pages_before_its_end(full_layers: int, local: Local) -> None:
+    cluster = cluster_with(WINDOW, MostHeld(), local=local, pages=(16, 140)[full_layers], full_layers=full_layers)
+    await cluster.start(1, 1)
+    worker = cluster.prefill() if local is Local.NEVER else cluster.decode()
+    worker.plans = []
+    cluster.ask(TEXT[:400], Sampling(max_tokens=1))  # its first pages are evicted meanwhile
+    assert await cluster.finish(60) == []
+    assert computed(worker) == 400
+    cluster.ask((*TEXT[:400], 7, 8, 9), Sampling(max_tokens=20))
+    assert await cluster.finish(60) == []
+    assert computed(worker) <= 400 + 3 + 20
+    computed_before = computed(worker)
+    cluster.ask((*TEXT[:100], 3, 4), Sampling(max_tokens=1))  # the pages of windows there are gone
+    assert await cluster.finish(60) == []
+    assert computed(worker) - computed_before >= 102
 
 
 @pytest.mark.parametrize("one_sided", [True, False])
-def test_spans_that_are_never_repaired_make_decode_compute_the_whole_text(one_sided: bool) -> None:
-    async def main() -> None:
-        cluster = cluster_with(WINDOW, MostHeld(), one_sided=one_sided)
-        await cluster.start(1, 1)
-        cluster.fabric.spoil = 1000
-        cluster.ask(TEXT[:300], Sampling(max_tokens=30))
-        assert await cluster.finish(120) == []
-        spans = cluster.decode().landings.spans
-        assert spans.admitted == 1 and spans.whole == 0
-
-    run_virtual(main())
+@both_kinds
+@virtual
+async def test_spans_that_are_never_repaired_make_decode_compute_the_whole_text(
+    full_layers: int, one_sided: bool
+) -> None:
+    more = {"one_sided": one_sided, "full_layers": full_layers}
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(PAGES, 120)[full_layers], **more).start(1, 1)
+    cluster.fabric.spoil = 4000
+    cluster.ask(TEXT[:300], Sampling(max_tokens=30))
+    assert await cluster.finish(120) == []
+    spans = cluster.decode().landings.spans
+    assert spans.admitted == 1 and spans.whole == 0
 
 
 @pytest.mark.parametrize("victim", ["prefill0", "decode0"])
 @pytest.mark.parametrize("after", [0.02, 0.1, 0.3])
-def test_after_a_death_the_text_goes_on_with_the_same_tokens(victim: str, after: float) -> None:
-    async def main() -> None:
-        cluster = cluster_with(WINDOW, MostHeld(), pages=24)
-        await cluster.start(2, 2)
-        for number in range(4):
-            cluster.ask(tuple(token + 50 * number for token in TEXT[:200]), Sampling(max_tokens=80))
-        await asyncio.sleep(after)
-        await cluster.kill(victim)
-        assert await cluster.finish(120) == []
-
-    run_virtual(main())
+@both_kinds
+@virtual
+async def test_after_a_death_the_text_goes_on_with_the_same_tokens(full_layers: int, victim: str, after: float) -> None:
+    cluster = await cluster_with(WINDOW, MostHeld(), pages=(24, 200)[full_layers], full_layers=full_layers).start(2, 2)
+    for number in range(4):
+        cluster.ask(tuple(token + 50 * number for token in TEXT[:200]), Sampling(max_tokens=80))
+    await asyncio.sleep(after)
+    await cluster.kill(victim)
+    assert await cluster.finish(120) == []
 
 
 @pytest.mark.parametrize("source", [DraftSource.LOOKUP, DraftSource.OFF])
 @pytest.mark.parametrize("window", [2, 7, 16, 40])
-def test_many_requests_share_a_small_pool(window: int, source: DraftSource) -> None:
-    async def main() -> None:
-        cluster = cluster_with(window, MostHeld(), local=Local.AUTO, pages=24, source=source, vocabulary=11)
-        await cluster.start(2, 2)
-        for number in range(24):
-            text = TEXT[: 30 + 17 * (number % 5)]
-            cluster.ask((*text, number % 3), Sampling(temperature=1.0, seed=number, max_tokens=25 + number))
-            await asyncio.sleep(0.01)
-        assert await cluster.finish(240) == []
-
-    run_virtual(main())
+@pytest.mark.parametrize(("full_layers", "pages", "max_batch"), [(0, 24, 64), (1, 80, 6)])
+@virtual
+async def test_many_requests_share_a_small_pool(
+    full_layers: int, pages: int, max_batch: int, window: int, source: DraftSource
+) -> None:
+    more = {"source": source, "vocabulary": 11, "full_layers": full_layers, "max_batch": max_batch}
+    cluster = await cluster_with(window, MostHeld(), local=Local.AUTO, pages=pages, **more).start(2, 2)
+    for number in range(24):
+        text = TEXT[: 30 + 17 * (number % 5)]
+        cluster.ask((*text, number % 3), Sampling(temperature=1.0, seed=number, max_tokens=25 + number))
+        await asyncio.sleep(0.01)
+    assert await cluster.finish(240) == []

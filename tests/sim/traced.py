@@ -1,7 +1,7 @@
 """A simulated mesh whose traces are kept, and what every tree must fulfil."""
 
 import asyncio
-from typing import Any
+from typing import Any, Self
 
 from cli.why.waterfall import waterfall
 from gateway.dialects.debug_pages import spans_json
@@ -21,6 +21,10 @@ class TracedCluster:
     def __init__(self, seed: int = 1, **more: Any) -> None:
         self.telemetry = RecordingTelemetry()
         self.cluster = Cluster(seed, telemetry=self.telemetry, **more)
+
+    async def start(self, prefills: int, decodes: int) -> Self:
+        await self.cluster.start(prefills, decodes)
+        return self
 
     def ask(self, tokens: int = 41, sampling: Sampling = LONG, first: int = 0, **more: Any) -> SimClient:
         return self.cluster.ask(tuple(range(first, first + tokens)), sampling, **more)

@@ -13,7 +13,7 @@ from typing import Any
 
 from gateway.routing.router import Local
 from tests.sim.http_mesh import HELLO, HttpMesh
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 CHAT = {**HELLO, "stream": True, "messages": [{"role": "user", "content": "how does a page travel? " * 4}]}
 
@@ -23,7 +23,8 @@ PAGE, BEGIN, END = "docs/architecture.md", "<!-- way: begin -->", "<!-- way: end
 WIDTH = 120
 
 
-def files_of_one_chat() -> list[str]:
+@virtual
+async def files_of_one_chat() -> list[str]:
     """Files of the product, in the order in which they are entered first."""
     found = dict[str, None]()
 
@@ -31,22 +32,16 @@ def files_of_one_chat() -> list[str]:
         if event == "call":
             found.setdefault(frame.f_code.co_filename)
 
-    async def main() -> None:
-        mesh = HttpMesh(local=Local.NEVER)
-        await mesh.cluster.start(1, 1)
-        status, _ = await mesh.post(
-            {**HELLO, "stream": True, "seed": 2}
-        )  # what is made once is no part of a request's way
-        assert status == 200
-        await asyncio.sleep(5.0)
-        sys.setprofile(note)
-        try:
-            status, body = await mesh.post(CHAT)
-        finally:
-            sys.setprofile(None)
-        assert status == 200 and body.endswith(b"data: [DONE]\n\n"), body[-200:]
-
-    run_virtual(main())
+    mesh = await HttpMesh(local=Local.NEVER).start(1, 1)
+    status, _ = await mesh.post({**HELLO, "stream": True, "seed": 2})  # what is made once is no part of a request's way
+    assert status == 200
+    await asyncio.sleep(5.0)
+    sys.setprofile(note)
+    try:
+        status, body = await mesh.post(CHAT)
+    finally:
+        sys.setprofile(None)
+    assert status == 200 and body.endswith(b"data: [DONE]\n\n"), body[-200:]
     paths = (Path(name) for name in found)
     inside = [path.relative_to(ROOT).as_posix() for path in paths if path.is_relative_to(ROOT)]
     return [path for path in inside if path.split("/")[0] in ROOMS]

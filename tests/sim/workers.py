@@ -104,24 +104,7 @@ async def start_worker(
 ) -> SimWorker:
     """A worker that listens at its name; its caller runs its loop and lets it register."""
     shape, rules, bands = options.shape(tier), options.rules, options.bands
-    hello = Hello(
-        tier,
-        incarnation,
-        name,
-        numerics,
-        f"print-{numerics}",
-        model,
-        "0",
-        shape.page_tokens,
-        CONTEXT_TOKENS,
-        Load(),
-        PrefixChange(0),
-        name,
-        window_tokens=options.window,
-        windowed_bands=bands.count - bands.full if bands.full else 0,
-        full_bands=bands.full,
-        chunk_tokens=options.chunk_tokens,
-    )
+    hello = _hello(options, tier, name, incarnation=incarnation, numerics=numerics, model=model)
     kv_hello = KvHello(incarnation, numerics, shape, "host", 0, 0, transports=(transport.name,))
     runner = SimRunner(
         pool,
@@ -170,6 +153,28 @@ async def start_worker(
     )
     await decode.listen(name)
     return SimWorker(decode, pages, pool, runner, steps)
+
+
+def _hello(options: WorkerOptions, tier: Tier, name: str, *, incarnation: int, numerics: str, model: str) -> Hello:
+    bands = options.bands
+    return Hello(
+        tier,
+        incarnation,
+        name,
+        numerics,
+        f"print-{numerics}",
+        model,
+        "0",
+        options.shape(tier).page_tokens,
+        CONTEXT_TOKENS,
+        Load(),
+        PrefixChange(0),
+        name,
+        window_tokens=options.window,
+        windowed_bands=bands.count - bands.full if bands.full else 0,
+        full_bands=bands.full,
+        chunk_tokens=options.chunk_tokens,
+    )
 
 
 def _speculation(options: WorkerOptions) -> Speculation:

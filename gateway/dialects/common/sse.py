@@ -10,6 +10,7 @@ encode = msgspec.json.encode
 
 DONE = b"data: [DONE]\n\n"
 _END = b"}\n\n"  # bytes at the end of every frame
+_GOES_ON = b',"finish_reason":null}]}\n\n'  # bytes at the end of a frame behind which others of its choice follow
 NOTHING: Mapping[str, object] = {}
 
 
@@ -25,8 +26,9 @@ def with_member(frame: bytes, name: str, value: object) -> bytes:
 class Frames:
     """The frames of one streamed request. A subclass knows where its kind of object has the text."""
 
-    BEFORE_TEXT: bytes  # between a choice's index and the text of a plain token
-    BEHIND_TEXT: bytes
+    BEFORE_TEXT: bytes  # between a choice's index and its text
+    BEHIND_TEXT: bytes  # between its text and its logprobs
+    NO_TEXT: bytes  # in place of a text
 
     def __init__(self, *, id: str, kind: str, created: int, model: str) -> None:
         head = encode({"id": id, "object": kind, "created": created, "model": model})
@@ -46,64 +48,34 @@ class Frames:
 
     def around_text(self, index: int) -> tuple[bytes, bytes]:
         """The bytes before and behind the text of a plain token in its frame."""
-        return self.start(index) + self.BEFORE_TEXT, self.BEHIND_TEXT
+        return self.start(index) + self.BEFORE_TEXT, self.BEHIND_TEXT + b"null" + _GOES_ON
+
+    def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
+        """`also`: further members of the choice."""
+        middle = b"null" if logprobs is None else encode(logprobs)
+        if also:
+            middle += b"," + encode(also)[1:-1]
+        return b"".join((self.start(index), self.BEFORE_TEXT, encode(text), self.BEHIND_TEXT, middle, _GOES_ON))
+
+    def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
+        tail = self.NO_TEXT + b',"logprobs":null,' + encode(end)[1:]
+        return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + _END
 
     def usage(self, usage: object, timings: object) -> bytes:
         return self._head + b'],"usage":' + encode(usage) + b',"timings":' + encode(timings) + b"}\n\n"
 
 
 class ChatFrames(Frames):
-    BEFORE_TEXT, BEHIND_TEXT = b'"delta":{"content":', b'},"logprobs":null,"finish_reason":null}]}\n\n'
+    BEFORE_TEXT, BEHIND_TEXT, NO_TEXT = b'"delta":{"content":', b'},"logprobs":', b'"delta":{}'
 
     def role(self, index: int) -> bytes:
         """The first frame of a choice."""
-        delta = b'"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
-        return self.start(index) + delta
-
-    def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
-        """`also`: further members of the choice."""
-        middle = b"null" if logprobs is None else encode(logprobs)
-        if also:
-            middle += b"," + encode(also)[1:-1]
-        return b"".join(
-            (
-                self.start(index),
-                b'"delta":{"content":',
-                encode(text),
-                b'},"logprobs":',
-                middle,
-                b',"finish_reason":null}]}\n\n',
-            )
-        )
+        return self.start(index) + b'"delta":{"role":"assistant","content":""},"logprobs":null' + _GOES_ON
 
     def delta(self, index: int, delta: dict[str, object]) -> bytes:
         """A frame of tool calls or reasoning."""
-        return self.start(index) + b'"delta":' + encode(delta) + b',"logprobs":null,"finish_reason":null}]}\n\n'
-
-    def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
-        tail = b'"delta":{},"logprobs":null,' + encode(end)[1:]
-        return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + b"}\n\n"
+        return self.start(index) + b'"delta":' + encode(delta) + b',"logprobs":null' + _GOES_ON
 
 
 class CompletionFrames(Frames):
-    BEFORE_TEXT, BEHIND_TEXT = b'"text":', b',"logprobs":null,"finish_reason":null}]}\n\n'
-
-    def text(self, index: int, text: str, logprobs: object | None, also: Mapping[str, object] = NOTHING) -> bytes:
-        """`also`: further members of the choice."""
-        middle = b"null" if logprobs is None else encode(logprobs)
-        if also:
-            middle += b"," + encode(also)[1:-1]
-        return b"".join(
-            (
-                self.start(index),
-                b'"text":',
-                encode(text),
-                b',"logprobs":',
-                middle,
-                b',"finish_reason":null}]}\n\n',
-            )
-        )
-
-    def finish(self, index: int, end: dict[str, object], fingerprint: str) -> bytes:
-        tail = b'"text":"","logprobs":null,' + encode(end)[1:]
-        return self.start(index) + tail + b'],"system_fingerprint":' + encode(fingerprint) + b"}\n\n"
+    BEFORE_TEXT, BEHIND_TEXT, NO_TEXT = b'"text":', b',"logprobs":', b'"text":""'

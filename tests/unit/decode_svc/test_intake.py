@@ -15,7 +15,7 @@ from mesh.messages.orders import Cancel, Open
 from mesh.messages.reports import Full, Tokens
 from mesh.sessions.legs import Outbox
 from mesh.timing.loop_monitor import LoopMonitor
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, FakeSession, Surroundings, job
 
 
@@ -165,34 +165,30 @@ async def test_beside_stuck_pages_a_request_that_does_not_fit_is_sent_on() -> No
     assert list(door.around.requests) == [2] and door.gateway.sent == [Full(job(1).ticket, FullKind.NOW)]
 
 
-def test_a_request_is_dropped_when_its_deadline_passes() -> None:
-    async def main() -> None:
-        door = Door()
-        door.open(job(1, deadline_seconds=2.0))
-        door.open(job(2))
-        await asyncio.sleep(1.9)
-        assert list(door.around.requests) == [1, 2]
-        await asyncio.sleep(0.2)
-        assert list(door.around.requests) == [2]
-        await asyncio.sleep(100)
-        assert list(door.around.requests) == [2] and door.gateway.sent == [], "the gateway has a timer of its own"
-
-    run_virtual(main())
+@virtual
+async def test_a_request_is_dropped_when_its_deadline_passes() -> None:
+    door = Door()
+    door.open(job(1, deadline_seconds=2.0))
+    door.open(job(2))
+    await asyncio.sleep(1.9)
+    assert list(door.around.requests) == [1, 2]
+    await asyncio.sleep(0.2)
+    assert list(door.around.requests) == [2]
+    await asyncio.sleep(100)
+    assert list(door.around.requests) == [2] and door.gateway.sent == [], "the gateway has a timer of its own"
 
 
-def test_a_later_attempt_of_a_running_request_brings_its_own_deadline() -> None:
-    async def main() -> None:
-        door = Door()
-        door.open(job(1, deadline_seconds=2.0), None)
-        door.intake.admit_local()
-        await asyncio.sleep(1.0)
-        door.open(job(1, attempt=2, deadline_seconds=5.0), None)
-        await asyncio.sleep(4.9)
-        assert list(door.around.requests) == [1]
-        await asyncio.sleep(0.2)
-        assert not door.around.requests
-
-    run_virtual(main())
+@virtual
+async def test_a_later_attempt_of_a_running_request_brings_its_own_deadline() -> None:
+    door = Door()
+    door.open(job(1, deadline_seconds=2.0), None)
+    door.intake.admit_local()
+    await asyncio.sleep(1.0)
+    door.open(job(1, attempt=2, deadline_seconds=5.0), None)
+    await asyncio.sleep(4.9)
+    assert list(door.around.requests) == [1]
+    await asyncio.sleep(0.2)
+    assert not door.around.requests
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from kvtransfer.transfer import Arrived
 from mesh.messages.jobs import Reason, Ticket, Token
 from mesh.messages.kv_messages import Commit, Computing, Landing, Quiet, Ready, Written
 from mesh.sessions.session import BadMessage
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import WRITER, Surroundings
 
 FIRST = Token(0, 5)
@@ -37,15 +37,19 @@ def landed(around: Surroundings, mine: Landings, key: int = 1) -> DecodeRequest:
     return one
 
 
+def begun(**more: Any) -> tuple[Surroundings, Landings, DecodeRequest]:
+    around = Surroundings(**more)
+    mine = landings(around)
+    return around, mine, landed(around, mine)
+
+
 def written(around: Surroundings, ticket: Ticket, pages: tuple[int, ...], ids: tuple[int, ...]) -> Written:
     layers = around.pool.shape.layers
     return Written(ticket, 0, layers, 0, pages, tuple(around.pool.checksum(page, 0, layers) for page in ids))
 
 
 async def test_ready_is_answered_with_every_page_that_the_prompt_needs() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert one.phase is DecodePhase.LANDING and one.landing is not None
     assert around.prefill.sent == [Landing(one.ticket, 0, one.landing.pages)] and len(one.landing.pages) == 2
     assert around.pages.counts().landing == 2 and one.ticket.pack() in around.receiver.open_tickets
@@ -80,9 +84,7 @@ async def test_a_ready_before_its_open_is_put_off_and_one_of_an_old_attempt_refu
 
 
 async def test_written_spans_and_commit_admit_the_request_with_prefills_first_token() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0, 1), one.landing.pages))
     mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
@@ -93,9 +95,7 @@ async def test_written_spans_and_commit_admit_the_request_with_prefills_first_to
 
 
 async def test_two_sided_frames_may_come_after_commit() -> None:
-    around = Surroundings(one_sided=False)
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun(one_sided=False)
     mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
     assert one.phase is DecodePhase.LANDING and one.landing is not None and around.receiver.arrived is not None
     for index, page in enumerate(one.landing.pages):
@@ -104,9 +104,7 @@ async def test_two_sided_frames_may_come_after_commit() -> None:
 
 
 async def test_a_second_copy_of_a_page_keeps_the_request_out_until_it_is_complete_and_checked() -> None:
-    around = Surroundings(one_sided=False)
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun(one_sided=False)
     assert one.landing is not None and around.receiver.arrived is not None
     sums = [around.pool.checksum(page, 0, 2) for page in one.landing.pages]
     begins, arrived, ticket = around.receiver.begins, around.receiver.arrived, one.ticket.pack()
@@ -122,9 +120,7 @@ async def test_a_second_copy_of_a_page_keeps_the_request_out_until_it_is_complet
 
 
 async def test_a_second_copy_that_is_damaged_makes_its_layers_invalid() -> None:
-    around = Surroundings(one_sided=False)
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun(one_sided=False)
     assert one.landing is not None and around.receiver.arrived is not None
     right = around.pool.checksum(one.landing.pages[0], 0, 1)
     for layer in (0, 1):
@@ -141,9 +137,7 @@ async def test_a_second_copy_that_is_damaged_makes_its_layers_invalid() -> None:
 
 
 async def test_quiet_gives_a_declined_landing_back() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert mine.bytes_landed == 2 * around.pool.shape.page_bytes
     mine.on_message(around.peer, Quiet(one.ticket, WRITER))
     assert one.phase is DecodePhase.OPEN and one.landing is None and mine.bytes_landed == 0
@@ -151,17 +145,13 @@ async def test_quiet_gives_a_declined_landing_back() -> None:
 
 
 async def test_quiet_from_another_process_leaves_the_landing_open() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     mine.on_message(around.peer, Quiet(one.ticket, WRITER + 1))
     assert one.phase is DecodePhase.LANDING and around.pages.counts().landing == 2
 
 
 async def test_quiet_during_a_repair_has_the_missing_rows_computed_here() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0,), one.landing.pages[:1]))
     mine.on_message(around.peer, Commit(one.ticket, 0, FIRST))
@@ -175,9 +165,7 @@ async def test_quiet_during_a_repair_has_the_missing_rows_computed_here() -> Non
 async def test_a_fenced_landing_waits_for_proof_only_where_its_writer_reaches_the_pages(
     one_sided: bool, quarantined: int
 ) -> None:
-    around = Surroundings(one_sided=one_sided)
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun(one_sided=one_sided)
     mine.fence(one)
     assert around.pages.counts().quarantined == quarantined and around.sent_names == ["Landing", "Abort"]
     mine.on_message(around.peer, Quiet(one.ticket, WRITER + 1))
@@ -188,9 +176,7 @@ async def test_a_fenced_landing_waits_for_proof_only_where_its_writer_reaches_th
 
 
 async def test_a_commit_after_the_fence_is_proof_for_its_round_only() -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     mine.fence(one)
     mine.on_message(around.peer, Commit(one.ticket, 1, None))
     assert around.pages.counts().quarantined == 2
@@ -201,9 +187,7 @@ async def test_a_commit_after_the_fence_is_proof_for_its_round_only() -> None:
 
 @pytest.mark.parametrize(("dead", "whole"), [(True, True), (True, False), (False, True)])
 async def test_when_the_session_ends_only_a_complete_landing_of_a_dead_writer_runs_on(dead: bool, whole: bool) -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert one.landing is not None
     mine.on_message(around.peer, written(around, one.ticket, (0, 1)[: 1 + whole], one.landing.pages[: 1 + whole]))
     around.receiver.dead = dead
@@ -216,28 +200,24 @@ async def test_when_the_session_ends_only_a_complete_landing_of_a_dead_writer_ru
     mine.quarantine.close()
 
 
-def test_a_landing_without_progress_is_lost_and_one_whose_prefill_computes_is_not() -> None:
-    async def main() -> None:
-        around = Surroundings()
-        mine = landings(around)
-        idle, busy = landed(around, mine, 1), landed(around, mine, 2)
-        for _ in range(5):
-            await asyncio.sleep(around.rules.progress_seconds / 2)
-            mine.on_message(around.peer, Computing(busy.ticket, 10))
-        assert around.host.reported == [(1, Reason.NO_PROGRESS)] and idle.phase is DecodePhase.LOST
-        assert busy.phase is DecodePhase.LANDING
-        mine.on_message(around.peer, Computing(busy.ticket, 3000))  # steps of three seconds
-        await asyncio.sleep(around.rules.progress_seconds * 5)
-        assert busy.phase is DecodePhase.LANDING
-        mine.quarantine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_landing_without_progress_is_lost_and_one_whose_prefill_computes_is_not() -> None:
+    around = Surroundings()
+    mine = landings(around)
+    idle, busy = landed(around, mine, 1), landed(around, mine, 2)
+    for _ in range(5):
+        await asyncio.sleep(around.rules.progress_seconds / 2)
+        mine.on_message(around.peer, Computing(busy.ticket, 10))
+    assert around.host.reported == [(1, Reason.NO_PROGRESS)] and idle.phase is DecodePhase.LOST
+    assert busy.phase is DecodePhase.LANDING
+    mine.on_message(around.peer, Computing(busy.ticket, 3000))  # steps of three seconds
+    await asyncio.sleep(around.rules.progress_seconds * 5)
+    assert busy.phase is DecodePhase.LANDING
+    mine.quarantine.close()
 
 
 async def test_a_landing_that_ends_leaves_a_structured_event(caplog: pytest.LogCaptureFixture) -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    _, mine, one = begun()
     caplog.set_level("DEBUG", "baton.decode")
     mine.fence(one, proof=True)
     (record,) = caplog.records
@@ -255,9 +235,7 @@ async def test_a_landing_that_ends_leaves_a_structured_event(caplog: pytest.LogC
     ],
 )
 async def test_written_that_no_writer_sends_is_refused_by_its_field(more: dict[str, Any], why: str) -> None:
-    around = Surroundings()
-    mine = landings(around)
-    one = landed(around, mine)
+    around, mine, one = begun()
     assert one.landing is not None
     right = written(around, one.ticket, (0, 1), one.landing.pages)
     with pytest.raises(BadMessage, match=why):

@@ -13,7 +13,7 @@ from decode_svc.request.requests import PageOwner
 from mesh.messages.jobs import Ticket
 from mesh.messages.kv_messages import Abort, Quiet
 from mesh.sessions.session import Session
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 from tests.unit.decode_svc.fakes import WRITER, FakeSession, Surroundings
 
 TICKET = Ticket(1, 1, bytes(16))
@@ -61,82 +61,73 @@ async def test_a_new_session_is_asked_again_for_its_own_pages_only() -> None:
 
 
 @pytest.mark.parametrize("may_kill", [True, False])
-def test_a_writer_that_stays_silent_is_killed_or_its_pages_are_stuck(may_kill: bool) -> None:
-    async def main() -> None:
-        around = Surroundings()
-        around.receiver.may_kill = may_kill
-        around.sessions.peers.clear()
-        mine = quarantined(around)
-        patience = around.rules.lease_seconds + PATIENCE_SECONDS
-        await asyncio.sleep(patience - 0.5)
-        assert around.receiver.killed == [] and mine.stuck_pages == 0
-        await asyncio.sleep(2.0)
-        assert around.receiver.killed == [WRITER] * len(around.receiver.killed) != []
-        assert mine.stuck_pages == (0 if may_kill else 3)
-        await asyncio.sleep(60.0)
-        assert around.pages.counts().quarantined == 3, "time is no proof"
-        around.receiver.dead = True
-        await asyncio.sleep(2.0)
-        assert around.pages.counts().free == 16 and mine.stuck_pages == 0
-
-    run_virtual(main())
+@virtual
+async def test_a_writer_that_stays_silent_is_killed_or_its_pages_are_stuck(may_kill: bool) -> None:
+    around = Surroundings()
+    around.receiver.may_kill = may_kill
+    around.sessions.peers.clear()
+    mine = quarantined(around)
+    patience = around.rules.lease_seconds + PATIENCE_SECONDS
+    await asyncio.sleep(patience - 0.5)
+    assert around.receiver.killed == [] and mine.stuck_pages == 0
+    await asyncio.sleep(2.0)
+    assert around.receiver.killed == [WRITER] * len(around.receiver.killed) != []
+    assert mine.stuck_pages == (0 if may_kill else 3)
+    await asyncio.sleep(60.0)
+    assert around.pages.counts().quarantined == 3, "time is no proof"
+    around.receiver.dead = True
+    await asyncio.sleep(2.0)
+    assert around.pages.counts().free == 16 and mine.stuck_pages == 0
 
 
 @pytest.mark.parametrize("gave_up", [True, False])
-def test_a_writer_that_gave_up_while_this_worker_was_stopped_is_killed_only_after_it_dialled_again(
+@virtual
+async def test_a_writer_that_gave_up_while_this_worker_was_stopped_is_killed_only_after_it_dialled_again(
     gave_up: bool,
 ) -> None:
-    async def main() -> None:
-        around = Surroundings()
-        around.prefill.given_up = gave_up
-        around.sessions._known[WRITER] = around.sessions.peers.pop(WRITER)  # its end is being handled
-        mine = quarantined(around)
-        around.sessions._known.clear()
-        patience = around.rules.lease_seconds + PATIENCE_SECONDS
-        await asyncio.sleep(patience + 2.0)
-        assert bool(around.receiver.killed) is not gave_up and mine.stuck_pages == (3 if gave_up else 0)
-        around.receiver.killed.clear()
-        again = FakeSession()
-        again.heard_seconds = asyncio.get_running_loop().time()
-        around.sessions.peers[WRITER] = Peer(WRITER, "fake", cast(Session, again))
-        await asyncio.sleep(patience + 2.0)
-        assert around.receiver.killed, "it is silent in a session"
-        mine.close()
-
-    run_virtual(main())
+    around = Surroundings()
+    around.prefill.given_up = gave_up
+    around.sessions._known[WRITER] = around.sessions.peers.pop(WRITER)  # its end is being handled
+    mine = quarantined(around)
+    around.sessions._known.clear()
+    patience = around.rules.lease_seconds + PATIENCE_SECONDS
+    await asyncio.sleep(patience + 2.0)
+    assert bool(around.receiver.killed) is not gave_up and mine.stuck_pages == (3 if gave_up else 0)
+    around.receiver.killed.clear()
+    again = FakeSession()
+    again.heard_seconds = asyncio.get_running_loop().time()
+    around.sessions.peers[WRITER] = Peer(WRITER, "fake", cast(Session, again))
+    await asyncio.sleep(patience + 2.0)
+    assert around.receiver.killed, "it is silent in a session"
+    mine.close()
 
 
 @pytest.mark.parametrize("attached", [True, False])
-def test_a_worker_that_has_no_session_with_anybody_kills_no_writer(attached: bool) -> None:
+@virtual
+async def test_a_worker_that_has_no_session_with_anybody_kills_no_writer(attached: bool) -> None:
     """Another process has its address, so the writer cannot dial it. Once somebody hears it, it waits anew."""
-
-    async def main() -> None:
-        around = Surroundings()
-        around.host.attached = attached
-        around.sessions.peers.clear()
-        mine, patience = quarantined(around), around.rules.lease_seconds + PATIENCE_SECONDS
-        await asyncio.sleep(3 * patience)
-        assert bool(around.receiver.killed) is attached
-        around.receiver.killed.clear()
-        around.host.attached = True
-        await asyncio.sleep(patience - 1.0)
-        assert bool(around.receiver.killed) is attached
-        await asyncio.sleep(3.0)
-        assert around.receiver.killed and around.pages.counts().quarantined == 3
-        mine.close()
-
-    run_virtual(main())
+    around = Surroundings()
+    around.host.attached = attached
+    around.sessions.peers.clear()
+    mine, patience = quarantined(around), around.rules.lease_seconds + PATIENCE_SECONDS
+    await asyncio.sleep(3 * patience)
+    assert bool(around.receiver.killed) is attached
+    around.receiver.killed.clear()
+    around.host.attached = True
+    await asyncio.sleep(patience - 1.0)
+    assert bool(around.receiver.killed) is attached
+    await asyncio.sleep(3.0)
+    assert around.receiver.killed and around.pages.counts().quarantined == 3
+    mine.close()
 
 
-def test_a_connected_writer_is_asked_again_every_heartbeat() -> None:
-    async def main() -> None:
-        around = Surroundings()
-        mine = quarantined(around)
-        await asyncio.sleep(3.5 * around.rules.heartbeat_seconds)
-        assert around.sent_names == ["Abort"] * 4
-        mine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_connected_writer_is_asked_again_every_heartbeat() -> None:
+    around = Surroundings()
+    mine = quarantined(around)
+    await asyncio.sleep(3.5 * around.rules.heartbeat_seconds)
+    assert around.sent_names == ["Abort"] * 4
+    mine.close()
 
 
 class JudgesByItsFirstPage(Quarantine):
@@ -216,22 +207,20 @@ def test_a_writer_that_sends_heartbeats_is_not_killed_for_a_write_that_never_end
     assert alarms == ["3 pages stay quarantined: prefill process 4d lives, but a write of it does not end; restart it"]
 
 
-def test_a_write_that_never_ends_raises_one_alarm_though_its_writer_answers_for_others(
+@virtual
+async def test_a_write_that_never_ends_raises_one_alarm_though_its_writer_answers_for_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def main() -> None:
-        around, loop = Surroundings(), asyncio.get_running_loop()
-        mine = quarantined(around)
-        for number in range(60):
-            around.prefill.heard_seconds = loop.time()
-            ticket = Ticket(number + 2, 1, bytes(16))
-            add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
-            loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=Quiet(ticket, WRITER)))
-            await asyncio.sleep(1.0)
-        assert around.receiver.killed == [] and mine.stuck_pages == 3
-        mine.close()
-
-    run_virtual(main())
+    around, loop = Surroundings(), asyncio.get_running_loop()
+    mine = quarantined(around)
+    for number in range(60):
+        around.prefill.heard_seconds = loop.time()
+        ticket = Ticket(number + 2, 1, bytes(16))
+        add(around, mine, 1, PageOwner(ticket, WRITER, "fake", 0))
+        loop.call_later(1.2, mine.prove, partial(PageOwner.quieted_by, quiet=Quiet(ticket, WRITER)))
+        await asyncio.sleep(1.0)
+    assert around.receiver.killed == [] and mine.stuck_pages == 3
+    mine.close()
     told = [(record.levelname, record.getMessage().partition(":")[0]) for record in caplog.records]
     assert told == [
         ("WARNING", "3 pages are quarantined (the attempt ended here)"),
@@ -249,39 +238,37 @@ def test_a_writer_is_killed_a_lease_and_five_seconds_after_its_last_heartbeat() 
     assert kills and 50.0 <= kills[0] <= 52.0
 
 
-def test_a_writer_that_could_not_be_killed_and_then_answers_is_within_reach_again() -> None:
-    async def main() -> None:
-        around = Surroundings()
-        around.receiver.may_kill = False
-        mine = quarantined(around)
-        await asyncio.sleep(around.rules.lease_seconds + PATIENCE_SECONDS + 2.0)
-        assert mine.stuck_pages == 3
-        add(around, mine, 2, PageOwner(Ticket(2, 1, bytes(16)), WRITER, "fake", 0))
-        mine.prove(lambda owner: owner.ticket == TICKET)
-        assert mine.stuck_pages == 0 and around.pages.counts().quarantined == 2
-        mine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_writer_that_could_not_be_killed_and_then_answers_is_within_reach_again() -> None:
+    around = Surroundings()
+    around.receiver.may_kill = False
+    mine = quarantined(around)
+    await asyncio.sleep(around.rules.lease_seconds + PATIENCE_SECONDS + 2.0)
+    assert mine.stuck_pages == 3
+    add(around, mine, 2, PageOwner(Ticket(2, 1, bytes(16)), WRITER, "fake", 0))
+    mine.prove(lambda owner: owner.ticket == TICKET)
+    assert mine.stuck_pages == 0 and around.pages.counts().quarantined == 2
+    mine.close()
 
 
-def test_a_person_learns_once_that_pages_wait_for_a_silent_writer_and_why(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        around = Surroundings()
-        mine = quarantined(around)
-        await asyncio.sleep(around.rules.lease_seconds - 0.5)
-        assert not caplog.records, "most proofs come sooner"
-        await asyncio.sleep(3.5)
-        (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
-        assert f"3 pages are quarantined (the attempt ended here): prefill process {WRITER:x}" in record.getMessage()
-        (holder,) = mine.holders()
-        assert (holder.writer, holder.request, holder.why, len(holder.pages)) == (
-            WRITER,
-            1,
-            "the attempt ended here",
-            3,
-        )
-        mine.prove(lambda owner: owner.writer == WRITER)
-        assert list(mine.holders()) == []
-        mine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_person_learns_once_that_pages_wait_for_a_silent_writer_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    around = Surroundings()
+    mine = quarantined(around)
+    await asyncio.sleep(around.rules.lease_seconds - 0.5)
+    assert not caplog.records, "most proofs come sooner"
+    await asyncio.sleep(3.5)
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert f"3 pages are quarantined (the attempt ended here): prefill process {WRITER:x}" in record.getMessage()
+    (holder,) = mine.holders()
+    assert (holder.writer, holder.request, holder.why, len(holder.pages)) == (
+        WRITER,
+        1,
+        "the attempt ended here",
+        3,
+    )
+    mine.prove(lambda owner: owner.writer == WRITER)
+    assert list(mine.holders()) == []
+    mine.close()

@@ -14,7 +14,7 @@ from mesh.messages.page_shape import PageShape
 from mesh.network.interface import Channel, Stream, StreamClosed
 from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 from tests.unit.decode_svc.fakes import KV_HELLO, SHAPE, WRITER, FakeReceiver
 
 READY = Ready(Ticket(1, 1, bytes(16)))
@@ -49,49 +49,43 @@ async def dial(choose: Choose = agree) -> tuple[Sessions, FakeLandings, Stream]:
     return sessions, landings, await network.host("prefill").dial("decode", Channel.KV)
 
 
-def test_a_session_is_known_from_hello_to_its_end() -> None:
-    async def main() -> None:
-        sessions, landings, stream = await dial()
-        stream.send(replace(KV_HELLO, incarnation=WRITER))
-        answer = await stream.receive()
-        assert isinstance(answer, KvHello)
-        assert (answer.incarnation, answer.chosen, answer.handle) == (1, "fake", b"handle 77")
-        sessions.send(WRITER, Later(READY.ticket))
-        sessions.send(WRITER + 1, Later(READY.ticket))  # it is not connected
-        assert await stream.receive() == Later(READY.ticket)
-        stream.send(READY)
-        await asyncio.sleep(0.1)
-        assert list(sessions.peers) == [WRITER]
-        stream.close()
-        await asyncio.sleep(0.1)
-        assert landings.story == ["77 begins by fake", "Ready", "77 ends"] and sessions.peers == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_session_is_known_from_hello_to_its_end() -> None:
+    sessions, landings, stream = await dial()
+    stream.send(replace(KV_HELLO, incarnation=WRITER))
+    answer = await stream.receive()
+    assert isinstance(answer, KvHello)
+    assert (answer.incarnation, answer.chosen, answer.handle) == (1, "fake", b"handle 77")
+    sessions.send(WRITER, Later(READY.ticket))
+    sessions.send(WRITER + 1, Later(READY.ticket))  # it is not connected
+    assert await stream.receive() == Later(READY.ticket)
+    stream.send(READY)
+    await asyncio.sleep(0.1)
+    assert list(sessions.peers) == [WRITER]
+    stream.close()
+    await asyncio.sleep(0.1)
+    assert landings.story == ["77 begins by fake", "Ready", "77 ends"] and sessions.peers == {}
 
 
-def test_without_a_transport_the_answer_says_why_and_the_session_ends() -> None:
-    async def main() -> None:
-        sessions, landings, stream = await dial(lambda mine, theirs: ("", "no way"))
-        stream.send(replace(KV_HELLO, incarnation=WRITER))
-        answer = await stream.receive()
-        assert isinstance(answer, KvHello) and (answer.chosen, answer.why) == ("", "no way")
-        try:
-            await stream.receive()
-        except StreamClosed:
-            pass
-        assert landings.story == [] and sessions.peers == {}
-
-    run_virtual(main())
+@virtual
+async def test_without_a_transport_the_answer_says_why_and_the_session_ends() -> None:
+    sessions, landings, stream = await dial(lambda mine, theirs: ("", "no way"))
+    stream.send(replace(KV_HELLO, incarnation=WRITER))
+    answer = await stream.receive()
+    assert isinstance(answer, KvHello) and (answer.chosen, answer.why) == ("", "no way")
+    try:
+        await stream.receive()
+    except StreamClosed:
+        pass
+    assert landings.story == [] and sessions.peers == {}
 
 
-def test_a_stream_that_does_not_begin_with_hello_is_no_session() -> None:
-    async def main() -> None:
-        sessions, landings, stream = await dial()
-        stream.send(READY)
-        await asyncio.sleep(0.1)
-        assert landings.story == [] and sessions.peers == {}
-
-    run_virtual(main())
+@virtual
+async def test_a_stream_that_does_not_begin_with_hello_is_no_session() -> None:
+    sessions, landings, stream = await dial()
+    stream.send(READY)
+    await asyncio.sleep(0.1)
+    assert landings.story == [] and sessions.peers == {}
 
 
 async def test_connections_that_came_to_nothing_are_counted_by_transport_and_reason() -> None:
@@ -166,17 +160,15 @@ def test_without_the_replacement_sessions_of_one_prefill_worker_overlap() -> Non
         (replace(SHAPE, segments=(replace(SHAPE.segments[0], layers=1 << 31),)), "shape.segments[0].layers"),
     ],
 )
-def test_pages_that_no_worker_has_are_refused_by_the_fields_name_before_anything_computes_with_them(
+@virtual
+async def test_pages_that_no_worker_has_are_refused_by_the_fields_name_before_anything_computes_with_them(
     shape: PageShape, field: str
 ) -> None:
     def never(mine: KvHello, theirs: KvHello) -> tuple[str, str]:
         raise AssertionError("a hostile shape is not compared")
 
-    async def main() -> None:
-        _, landings, stream = await dial(never)
-        stream.send(replace(KV_HELLO, incarnation=WRITER, shape=shape))
-        answer = await stream.receive()
-        assert isinstance(answer, KvHello) and answer.chosen == "" and field in answer.why
-        assert landings.story == []
-
-    run_virtual(main())
+    _, landings, stream = await dial(never)
+    stream.send(replace(KV_HELLO, incarnation=WRITER, shape=shape))
+    answer = await stream.receive()
+    assert isinstance(answer, KvHello) and answer.chosen == "" and field in answer.why
+    assert landings.story == []

@@ -1,16 +1,18 @@
 """Spans are checked before they count, asked for again when damaged or missing, and given up after a few times."""
 
 import asyncio
+from typing import Any
 
 from decode_svc.handoff.spans import REPAIRS, Spans
 from decode_svc.request.requests import DecodePhase, DecodeRequest, OpenLanding, PageOwner
 from mesh.messages.kv_messages import Commit, Resend
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import PAGE, WRITER, Surroundings
 
 
-def opened(around: Surroundings) -> tuple[Spans, DecodeRequest, OpenLanding]:
+def opened(**more: Any) -> tuple[Surroundings, Spans, DecodeRequest, OpenLanding]:
     """A landing of two pages, the prompt's second and third; decode has the first."""
+    around = Surroundings(**more)
     one = around.add(1, tokens=3 * PAGE)
     shared, pages = around.pages.take(1, b""), around.pages.land(2, PageOwner(one.ticket, WRITER, "fake", 0), b"")
     assert shared is not None and pages is not None
@@ -20,7 +22,7 @@ def opened(around: Surroundings) -> tuple[Spans, DecodeRequest, OpenLanding]:
     spans = Spans(
         around.pages, around.pool, around.sessions, horizon=around.room.horizon, host=around.host, rules=around.rules
     )
-    return spans, one, one.landing
+    return around, spans, one, one.landing
 
 
 def sums(around: Surroundings, landing: OpenLanding, first: int = 0, layers: int = 2) -> list[int]:
@@ -28,8 +30,7 @@ def sums(around: Surroundings, landing: OpenLanding, first: int = 0, layers: int
 
 
 async def test_layers_are_valid_one_by_one() -> None:
-    around = Surroundings()
-    spans, one, landing = opened(around)
+    around, spans, one, landing = opened()
     spans.arrived(one, landing, [1, 2], 1, 1, sums(around, landing, 1, 1))
     assert landing.valid == [0b10, 0b10] and not landing.complete
     spans.arrived(one, landing, [2], 0, 1, sums(around, landing, 0, 1)[1:])
@@ -37,8 +38,7 @@ async def test_layers_are_valid_one_by_one() -> None:
 
 
 async def test_a_damaged_span_is_asked_for_at_once_and_an_older_commit_does_not_count() -> None:
-    around = Surroundings()
-    spans, one, landing = opened(around)
+    around, spans, one, landing = opened()
     right, wrong = sums(around, landing)
     spans.arrived(one, landing, [1, 2], 0, 2, [right, wrong + 1])
     assert landing.valid == [0b11, 0] and around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]
@@ -50,15 +50,13 @@ async def test_a_damaged_span_is_asked_for_at_once_and_an_older_commit_does_not_
 
 
 async def test_spans_of_pages_outside_the_landing_are_ignored() -> None:
-    around = Surroundings()
-    spans, one, landing = opened(around)
+    around, spans, one, landing = opened()
     spans.arrived(one, landing, [0, 3], 0, 2, [1, 1])
     assert landing.valid == [0, 0] and around.sent_names == []
 
 
 async def test_what_is_never_repaired_is_computed_here() -> None:
-    around = Surroundings()
-    spans, one, landing = opened(around)
+    around, spans, one, landing = opened()
     spans.arrived(one, landing, [2], 0, 2, sums(around, landing)[1:])
     for round in range(REPAIRS + 1):
         assert one.phase is DecodePhase.LANDING
@@ -69,8 +67,7 @@ async def test_what_is_never_repaired_is_computed_here() -> None:
 
 
 async def test_a_span_that_arrives_damaged_again_and_again_is_computed_here() -> None:
-    around = Surroundings()
-    spans, one, landing = opened(around)
+    around, spans, one, landing = opened()
     right, wrong = sums(around, landing)
     spans.arrived(one, landing, [1], 0, 2, [right])
     for _ in range(REPAIRS + 1):
@@ -80,15 +77,12 @@ async def test_a_span_that_arrives_damaged_again_and_again_is_computed_here() ->
     assert one.phase is DecodePhase.RUNNING and one.filled == 2 * PAGE and around.sent_names[-1] == "Landed"
 
 
-def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
-    async def main() -> None:
-        around = Surroundings(one_sided=False)
-        spans, one, landing = opened(around)
-        spans.arrived(one, landing, [1], 0, 2, sums(around, landing)[:1])
-        spans.committed(one, landing, Commit(one.ticket, 0, None))
-        await asyncio.sleep(around.rules.missing_seconds * 0.9)
-        assert around.sent_names == []
-        await asyncio.sleep(around.rules.missing_seconds * 0.2)
-        assert around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]
-
-    run_virtual(main())
+@virtual
+async def test_a_two_sided_span_is_missing_only_after_a_timer() -> None:
+    around, spans, one, landing = opened(one_sided=False)
+    spans.arrived(one, landing, [1], 0, 2, sums(around, landing)[:1])
+    spans.committed(one, landing, Commit(one.ticket, 0, None))
+    await asyncio.sleep(around.rules.missing_seconds * 0.9)
+    assert around.sent_names == []
+    await asyncio.sleep(around.rules.missing_seconds * 0.2)
+    assert around.prefill.sent == [Resend(one.ticket, 1, 0, 2, (2,))]

@@ -15,7 +15,7 @@ from mesh.messages.message import Message
 from mesh.network.interface import Channel, Stream, StreamClosed
 from mesh.network.memory_network import MemoryNetwork
 from prefill_svc.links import secret_for
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.decode_svc.fakes import KV_HELLO, WRITER, Surroundings
 
 MINE = replace(KV_HELLO, incarnation=WRITER, secret=b"of the real process")
@@ -77,104 +77,92 @@ async def quarantined(one: Decode) -> Stream:
 
 
 @pytest.mark.parametrize("alive", [True, False], ids=["beside the living session", "after its end"])
-def test_a_stranger_gets_no_session_no_handle_and_no_ticket(alive: bool) -> None:
-    async def main() -> None:
-        one = await decode()
-        stream = await quarantined(one)
-        if not alive:
-            stream.close()
-            await asyncio.sleep(0.1)
-        strange, answer = await one.hello("stranger", STRANGE)
-        assert (answer.chosen, answer.handle) == ("", b"") and "belongs to another process" in answer.why
-        assert await heard(strange) == []
-        assert one.around.pages.counts().quarantined == 2
-        one.landings.quarantine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_stranger_gets_no_session_no_handle_and_no_ticket(alive: bool) -> None:
+    one = await decode()
+    stream = await quarantined(one)
+    if not alive:
+        stream.close()
+        await asyncio.sleep(0.1)
+    strange, answer = await one.hello("stranger", STRANGE)
+    assert (answer.chosen, answer.handle) == ("", b"") and "belongs to another process" in answer.why
+    assert await heard(strange) == []
+    assert one.around.pages.counts().quarantined == 2
+    one.landings.quarantine.close()
 
 
-def test_negative_control_with_the_incarnation_alone_a_stranger_hears_the_ticket_and_frees_the_pages(
+@virtual
+async def test_negative_control_with_the_incarnation_alone_a_stranger_hears_the_ticket_and_frees_the_pages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(writers, "same_process", lambda known, hello: True)
-
-    async def main() -> None:
-        one = await decode()
-        await quarantined(one)
-        strange, _ = await one.hello("stranger", STRANGE)
-        asked = await strange.receive()
-        assert isinstance(asked, Abort)
-        strange.send(Quiet(asked.ticket, WRITER))
-        await asyncio.sleep(0.1)
-        assert one.around.pages.counts().quarantined == 0
-        one.landings.quarantine.close()
-
-    run_virtual(main())
+    one = await decode()
+    await quarantined(one)
+    strange, _ = await one.hello("stranger", STRANGE)
+    asked = await strange.receive()
+    assert isinstance(asked, Abort)
+    strange.send(Quiet(asked.ticket, WRITER))
+    await asyncio.sleep(0.1)
+    assert one.around.pages.counts().quarantined == 0
+    one.landings.quarantine.close()
 
 
-def test_the_same_process_is_asked_again_in_its_next_session_and_its_quiet_counts() -> None:
-    async def main() -> None:
-        one = await decode()
-        (await quarantined(one)).close()
-        await asyncio.sleep(0.1)
-        again, answer = await one.hello("prefill", MINE)
-        assert answer.chosen == "fake"
-        asked = await again.receive()
-        assert isinstance(asked, Abort)
-        again.send(Quiet(asked.ticket, WRITER))
-        await asyncio.sleep(0.1)
-        assert one.around.pages.counts().quarantined == 0
-        one.landings.quarantine.close()
-
-    run_virtual(main())
+@virtual
+async def test_the_same_process_is_asked_again_in_its_next_session_and_its_quiet_counts() -> None:
+    one = await decode()
+    (await quarantined(one)).close()
+    await asyncio.sleep(0.1)
+    again, answer = await one.hello("prefill", MINE)
+    assert answer.chosen == "fake"
+    asked = await again.receive()
+    assert isinstance(asked, Abort)
+    again.send(Quiet(asked.ticket, WRITER))
+    await asyncio.sleep(0.1)
+    assert one.around.pages.counts().quarantined == 0
+    one.landings.quarantine.close()
 
 
 @pytest.mark.parametrize("name", ["Quiet", "Commit", "Written", "Computing"])
-def test_another_worker_that_knows_the_ticket_changes_nothing(name: str) -> None:
+@virtual
+async def test_another_worker_that_knows_the_ticket_changes_nothing(name: str) -> None:
     """The stranger is a member of the mesh with an incarnation of its own."""
-
-    async def main() -> None:
-        one = await decode()
-        stream, _ = await one.hello("prefill", MINE)
-        request = one.around.add(1)
-        stream.send(Ready(request.ticket))
-        landing = await stream.receive()
-        assert isinstance(landing, Landing) and request.landing is not None
-        other, _ = await one.hello("other", replace(MINE, incarnation=WRITER + 1))
-        shape = one.around.pool.shape
-        sums = tuple(one.around.pool.checksum(page, 0, shape.layers) for page in landing.pages)
-        before = request.landing.progress_seconds
-        other.send(
-            {
-                "Quiet": Quiet(request.ticket, WRITER),
-                "Commit": Commit(request.ticket, 0, None),
-                "Written": Written(request.ticket, 0, shape.layers, 0, (0, 1), sums),
-                "Computing": Computing(request.ticket, 60_000),
-            }[name]
-        )
-        await asyncio.sleep(0.1)
-        assert request.phase is DecodePhase.LANDING and request.landing is not None
-        assert request.landing.valid == [0, 0] and request.landing.commit is None
-        assert (request.landing.progress_seconds, request.landing.longest_step_ms) == (before, 0)
-        assert one.around.pages.counts().landing == 2
-        other.send(Ready(request.ticket))
-        assert not any(isinstance(message, Landing) for message in await heard(other, 0.5))
-
-    run_virtual(main())
+    one = await decode()
+    stream, _ = await one.hello("prefill", MINE)
+    request = one.around.add(1)
+    stream.send(Ready(request.ticket))
+    landing = await stream.receive()
+    assert isinstance(landing, Landing) and request.landing is not None
+    other, _ = await one.hello("other", replace(MINE, incarnation=WRITER + 1))
+    shape = one.around.pool.shape
+    sums = tuple(one.around.pool.checksum(page, 0, shape.layers) for page in landing.pages)
+    before = request.landing.progress_seconds
+    other.send(
+        {
+            "Quiet": Quiet(request.ticket, WRITER),
+            "Commit": Commit(request.ticket, 0, None),
+            "Written": Written(request.ticket, 0, shape.layers, 0, (0, 1), sums),
+            "Computing": Computing(request.ticket, 60_000),
+        }[name]
+    )
+    await asyncio.sleep(0.1)
+    assert request.phase is DecodePhase.LANDING and request.landing is not None
+    assert request.landing.valid == [0, 0] and request.landing.commit is None
+    assert (request.landing.progress_seconds, request.landing.longest_step_ms) == (before, 0)
+    assert one.around.pages.counts().landing == 2
+    other.send(Ready(request.ticket))
+    assert not any(isinstance(message, Landing) for message in await heard(other, 0.5))
 
 
-def test_a_commit_of_another_worker_frees_no_quarantined_page() -> None:
-    async def main() -> None:
-        one = await decode()
-        await quarantined(one)
-        other, _ = await one.hello("other", replace(MINE, incarnation=WRITER + 1))
-        request = one.around.requests[1]
-        other.send(Commit(request.ticket, 0, None))
-        await asyncio.sleep(0.1)
-        assert one.around.pages.counts().quarantined == 2
-        one.landings.quarantine.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_commit_of_another_worker_frees_no_quarantined_page() -> None:
+    one = await decode()
+    await quarantined(one)
+    other, _ = await one.hello("other", replace(MINE, incarnation=WRITER + 1))
+    request = one.around.requests[1]
+    other.send(Commit(request.ticket, 0, None))
+    await asyncio.sleep(0.1)
+    assert one.around.pages.counts().quarantined == 2
+    one.landings.quarantine.close()
 
 
 def test_the_first_process_owns_an_incarnation_and_old_ones_are_forgotten_at_last() -> None:

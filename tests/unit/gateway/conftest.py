@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
@@ -16,14 +15,13 @@ from tokenizers import Tokenizer
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.core.interface import ChoiceRequest, ModelFacts, PromptScores, SilentFacts, TakeToken, Timings
-from gateway.dialects.api import HttpApi
-from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, Cancelled
 from mesh.messages.jobs import End, Ticket, Token
 from mesh.messages.reports import Scored
 from mesh.network.grpc_network import GrpcListening
+from tests.harness.served_api import served_api
 from tests.unit.gateway.byte_model import assets_of, byte_tokenizer, tokenizer_file
 from tests.unit.gateway.public_grpc import serve
 
@@ -252,11 +250,8 @@ def core() -> FakeCore:
 
 @pytest.fixture
 async def url(core: FakeCore, assets: Assets) -> AsyncIterator[str]:
-    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1_700_000_000.0)
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    yield f"http://{server.address}"
-    await server.close()
-    await api.aclose()
+    async with served_api(core, assets) as address:
+        yield f"http://{address}"
 
 
 @pytest.fixture

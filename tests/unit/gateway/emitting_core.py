@@ -2,17 +2,11 @@
 
 import asyncio
 import json
-import random
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gateway.core.interface import ChoiceRequest
-from gateway.dialects.api import HttpApi
-from gateway.http.server import serve_http
-from gateway.prompts.assets import Assets
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from gateway.sequencing.streams import RequestStream
 from mesh.messages.jobs import End, Token
@@ -51,18 +45,6 @@ class EmittingCore(FakeCore):
     @property
     def running(self) -> list[GatewayRequest]:
         return [request for request in self.requests if not request.ended]
-
-
-@asynccontextmanager
-async def http_of(core: Any, assets: Assets) -> AsyncIterator[str]:
-    """The HTTP API over this core; yields its address."""
-    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1.7e9)
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    try:
-        yield server.address
-    finally:
-        await server.close()
-        await api.aclose()
 
 
 async def send_request(address: str, body: dict[str, Any], path: str = "/v1/completions") -> socket.socket:

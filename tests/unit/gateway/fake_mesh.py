@@ -1,6 +1,5 @@
 """A sequencer with two fake workers of each tier: their sessions record the messages that they get."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, cast
@@ -8,6 +7,7 @@ from typing import Any, cast
 from gateway.core.interface import ChoiceRequest
 from gateway.routing.registry import Workers
 from gateway.routing.router import Local
+from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.observer import UNOBSERVED, RequestObserver
 from gateway.sequencing.requests import GatewayRequest
 from gateway.sequencing.sequencer import Sequencer
@@ -18,7 +18,6 @@ from mesh.messages.jobs import End, FullKind, Sampling, Ticket, Tier, Token
 from mesh.messages.message import Message
 from mesh.messages.reports import Full, Hello, Load, PrefixChange, TokenOf, Tokens
 from mesh.rules import RULES
-from tests.sim.loop import run_virtual
 
 
 @dataclass
@@ -101,20 +100,23 @@ def mesh(
     return SequencerMesh(sequencer, named)
 
 
+def control(made: SequencerMesh, *, local: Local = Local.NEVER, **more: Any) -> AdmissionControl:
+    """Admission by the waits at these workers, of which no model lacks any."""
+    usual: dict[str, Any] = {"max_waiting": 100, "queue_seconds": 10.0}
+    sequencer = made.sequencer
+    return AdmissionControl(sequencer.workers, sequencer.tally, lambda now, model: None, local=local, **usual | more)
+
+
+def served() -> tuple[SequencerMesh, GatewayRequest, str, str]:
+    """A mesh with one request, and the names of the prefill and the decode worker that have it."""
+    made = mesh()
+    request = made.accept()
+    return made, request, *made.serving(request)
+
+
 def error_of(request: GatewayRequest) -> BatonError:
     """The error that ended the request, behind its tokens."""
     while True:
         event = request.unread.take()
         if isinstance(event, BatonError):
             return event
-
-
-def virtual(test: Callable[[], None]) -> Callable[[], None]:
-    def run() -> None:
-        async def main() -> None:
-            test()
-
-        run_virtual(main())
-
-    run.__name__, run.__doc__ = test.__name__, test.__doc__
-    return run

@@ -1,8 +1,6 @@
 """The public gRPC API on a free port, and helpers that its tests share."""
 
-import asyncio
 import random
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -47,12 +45,6 @@ LOAD = MeshLoad(
 async def serve(core: Any, assets: Any, **settings: Any) -> GrpcListening:
     api = grpc_api.services(core, assets, random=random.Random(3), load=lambda: LOAD)
     return await serve_grpc(GatewayConfig(**({"grpc_address": "127.0.0.1:0"} | settings)), api)
-
-
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def ask(**fields: Any) -> pb.GenerateRequest:

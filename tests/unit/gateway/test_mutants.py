@@ -8,7 +8,7 @@ from mesh.messages.jobs import Reason, Ticket
 from mesh.messages.reports import Lost
 from tests.mutants.gateway import MUTANTS
 from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import mesh
+from tests.unit.gateway.fake_mesh import mesh, served
 
 
 def attempt() -> bool:
@@ -24,9 +24,7 @@ def attempt() -> bool:
 
 def position() -> bool:
     """Decode and prefill both send position 0, and position 2 overtakes position 1."""
-    m = mesh()
-    request = m.accept()
-    prefill, decode = m.serving(request)
+    m, request, prefill, decode = served()
     for name, at in ((prefill, 0), (decode, 0), (decode, 2), (decode, 1)):
         m.token(name, request.ticket, at)
     return list(request.shown) == [100, 101]

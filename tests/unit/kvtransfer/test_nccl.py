@@ -8,7 +8,7 @@ import ctypes
 import random
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,6 +20,7 @@ from kvtransfer.nccl_library import UNIQUE_BYTES, Broken
 from kvtransfer.portions import pack_portion
 from kvtransfer.transfer import Span, TransferError
 from mesh.messages.page_shape import opaque_pages
+from tests.harness.waiting import within
 from tests.unit.kvtransfer.on_device import FakeCommunicators, OpenPool
 
 SHAPE, TICKET = opaque_pages((6, 4096), content="gpu-bf16-16-64-v1"), bytes(range(32))
@@ -45,18 +46,12 @@ class Ends:
         left = WELCOME_BYTES + UNIQUE_BYTES
         while left:
             left -= len(await loop.sock_recv(connection, left))
-        await until(lambda: self.communicators.joining == joining + 1)
+        await within(60, lambda: self.communicators.joining == joining + 1)
         return connection
 
     @property
     def waits(self) -> bool:
         return self.communicators.joining > 0 or bool(self.receiver._talks)
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -70,20 +65,20 @@ async def ends(*, deaf: bool = False, seconds: float = 5.0) -> AsyncIterator[End
         communicators.hear()
         await receiver.aclose()
         pool.close()
-        await until(lambda: not any(thread.name.startswith("baton-nccl") for thread in threading.enumerate()))
+        await within(60, lambda: not any(thread.name.startswith("baton-nccl") for thread in threading.enumerate()))
 
 
 async def test_a_writer_that_dies_while_joining_is_dropped_at_once_and_counted():
     async with ends() as both:
         (await both.half_a_writer()).close()
-        await until(lambda: not both.waits)
+        await within(60, lambda: not both.waits)
         assert both.receiver.refused == {"gone": 1}
 
 
 async def test_a_writer_that_never_joins_is_dropped_when_the_handshake_is_over_and_counted():
     async with ends(seconds=1.0) as both:
         silent = await both.half_a_writer()
-        await until(lambda: not both.waits)
+        await within(60, lambda: not both.waits)
         assert both.receiver.refused == {"late": 1}
         silent.close()
 
@@ -123,12 +118,12 @@ async def test_a_join_that_hangs_holds_nobody_else_up():
         both.receiver.open(TICKET, {0: 3}, arrived.append)
         writers = await asyncio.gather(*(both.transport.connect(both.receiver.handle(n), source, n) for n in (7, 8)))
         await writers[0].write(TICKET, [Span(0, 0, 3, 0, 6)], 0)
-        await until(lambda: len(arrived) == 1)
+        await within(60, lambda: len(arrived) == 1)
         assert both.communicators.joining == 1 and both.pool.checksum(3, 0, 6) == source.checksum(0, 0, 6)
         for writer in writers:
             writer.close()
         hanging.close()
-        await until(lambda: not both.waits)
+        await within(60, lambda: not both.waits)
         assert both.receiver.refused == {"gone": 1}  # the two that ended between portions are no mishap
     source.close()
 
@@ -145,7 +140,7 @@ async def test_a_writer_that_dies_in_mid_portion_leaves_no_wait_and_no_byte(half
         await asyncio.sleep(0.05)
         assert both.receiver._talks  # waits for the block
         writer.close()
-        await until(lambda: not both.waits)
+        await within(60, lambda: not both.waits)
         assert not both.pool.memory.any() and both.receiver.refused == {"gone": 1}
     source.close()
 
@@ -197,7 +192,7 @@ async def test_a_connect_that_is_cancelled_while_joining_leaves_no_thread():
     async with Deserter(hangs_up=False) as handle:
         transport = NcclTransport(random.SystemRandom(), communicators=communicators)
         connecting = asyncio.ensure_future(transport.connect(handle, source, WRITER))
-        await until(lambda: communicators.joining == 1)
+        await within(60, lambda: communicators.joining == 1)
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting

@@ -1,7 +1,6 @@
 """Ports served for one test, and a service that answers."""
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from mesh.messages.orders import Cancel
@@ -27,9 +26,3 @@ async def listening(
         yield server
     finally:
         await server.close()
-
-
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)

@@ -231,3 +231,9 @@ def quiet(prompt: Prompt) -> Quiet:
 
 def order(parts: PrefillParts) -> list[int]:
     return [prompt.ticket.request for prompt in parts.prompts]
+
+
+def pushing(*asked: int, **more: Any) -> tuple[PrefillParts, Prompt]:
+    """The parts, and a prompt whose pages go to decode."""
+    parts = PrefillParts()
+    return parts, parts.pushing_prompt(*asked, **more)

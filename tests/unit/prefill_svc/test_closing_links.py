@@ -7,7 +7,7 @@ from mesh.messages.message import Message
 from mesh.network.interface import Channel
 from mesh.rules import RULES
 from prefill_svc.links import Links
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.prefill_svc.test_links import MINE, THEIRS, LinkEvents, ManualTransport
 
 
@@ -32,24 +32,22 @@ class AnswerAtHand:
         pass
 
 
-def test_closing_ends_a_link_whose_answer_comes_at_the_same_moment() -> None:
-    async def main() -> None:
-        network = AnswerAtHand()
-        answer = network.answer
-        links = Links(
-            LinkEvents(),
-            cast(Any, network),
-            hello=MINE,
-            transports={"manual": cast(Any, ManualTransport())},
-            pool=cast(Any, None),
-            rules=RULES,
-        )
-        links.to("decode")
-        for _ in range(5):
-            await asyncio.sleep(0)
-        answer.set_result(THEIRS)
-        await asyncio.sleep(0)  # the answer is there, and its reader has not run yet
-        closing = asyncio.ensure_future(links.aclose())
-        assert (await asyncio.wait((closing,), timeout=1.0))[0], "the link goes on"
-
-    run_virtual(main())
+@virtual
+async def test_closing_ends_a_link_whose_answer_comes_at_the_same_moment() -> None:
+    network = AnswerAtHand()
+    answer = network.answer
+    links = Links(
+        LinkEvents(),
+        cast(Any, network),
+        hello=MINE,
+        transports={"manual": cast(Any, ManualTransport())},
+        pool=cast(Any, None),
+        rules=RULES,
+    )
+    links.to("decode")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    answer.set_result(THEIRS)
+    await asyncio.sleep(0)  # the answer is there, and its reader has not run yet
+    closing = asyncio.ensure_future(links.aclose())
+    assert (await asyncio.wait((closing,), timeout=1.0))[0], "the link goes on"

@@ -10,8 +10,8 @@ from mesh.messages.reports import Lost
 from mesh.rules import RULES
 from prefill_svc.prompts import Prompt, PromptPhase
 from tests.mutants.prefill import MUTANTS
-from tests.sim.loop import run_virtual
-from tests.unit.prefill_svc.parts import OWN_INCARNATION, PrefillParts
+from tests.sim.loop import run_virtual, virtual
+from tests.unit.prefill_svc.parts import OWN_INCARNATION, PrefillParts, pushing
 
 UNKNOWN = Ticket(99, 1, bytes(16))
 
@@ -75,23 +75,21 @@ async def test_no_ready_is_sent_without_a_session() -> None:
     assert prompt.phase is PromptPhase.QUEUED
 
 
-def test_after_later_a_prompt_lets_others_pass_and_asks_again() -> None:
-    async def main() -> None:
-        parts = PrefillParts(ahead_tokens=8)
-        first = parts.asked(1)
-        second = parts.queued(2)
-        parts.handoff.on_message(parts.link, Later(first.ticket))
-        assert first.phase is PromptPhase.QUEUED
-        parts.handoff.ask()
-        assert parts.decode.taken() == [Ready(second.ticket)]
-        parts.handoff.on_message(parts.link, Later(second.ticket))
-        woken = parts.woken
-        await asyncio.sleep(RULES.again_seconds)
-        assert parts.woken > woken, "the loop is woken to ask again"
-        parts.handoff.ask()
-        assert parts.decode.taken() == [Ready(first.ticket)]
-
-    run_virtual(main())
+@virtual
+async def test_after_later_a_prompt_lets_others_pass_and_asks_again() -> None:
+    parts = PrefillParts(ahead_tokens=8)
+    first = parts.asked(1)
+    second = parts.queued(2)
+    parts.handoff.on_message(parts.link, Later(first.ticket))
+    assert first.phase is PromptPhase.QUEUED
+    parts.handoff.ask()
+    assert parts.decode.taken() == [Ready(second.ticket)]
+    parts.handoff.on_message(parts.link, Later(second.ticket))
+    woken = parts.woken
+    await asyncio.sleep(RULES.again_seconds)
+    assert parts.woken > woken, "the loop is woken to ask again"
+    parts.handoff.ask()
+    assert parts.decode.taken() == [Ready(first.ticket)]
 
 
 class AskingParts(PrefillParts):
@@ -123,30 +121,25 @@ def test_other_prompts_pass_a_silent_one_though_its_timer_fires_early() -> None:
     run_virtual(main(), early_seconds=5e-10)
 
 
-def test_silence_lets_other_prompts_pass_but_no_second_ready_goes_out() -> None:
-    async def main() -> None:
-        parts = PrefillParts(ahead_tokens=8)
-        silent, other = parts.asked(1), parts.queued(2)
-        parts.handoff.ask()
-        assert parts.decode.taken() == [], "the answer may still come"
-        await asyncio.sleep(2 * RULES.ready_seconds)
-        parts.handoff.ask()
-        assert parts.decode.taken() == [Ready(other.ticket)] and silent.phase is PromptPhase.ASKED
-
-    run_virtual(main())
+@virtual
+async def test_silence_lets_other_prompts_pass_but_no_second_ready_goes_out() -> None:
+    parts = PrefillParts(ahead_tokens=8)
+    silent, other = parts.asked(1), parts.queued(2)
+    parts.handoff.ask()
+    assert parts.decode.taken() == [], "the answer may still come"
+    await asyncio.sleep(2 * RULES.ready_seconds)
+    parts.handoff.ask()
+    assert parts.decode.taken() == [Ready(other.ticket)] and silent.phase is PromptPhase.ASKED
 
 
-def test_without_the_rule_one_ready_a_second_ready_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@virtual
+async def test_without_the_rule_one_ready_a_second_ready_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     MUTANTS["one_ready"](monkeypatch.setattr)
-
-    async def main() -> None:
-        parts = PrefillParts()
-        silent = parts.asked(1)
-        await asyncio.sleep(2 * RULES.ready_seconds)
-        parts.handoff.ask()
-        assert parts.decode.taken() == [Ready(silent.ticket)]
-
-    run_virtual(main())
+    parts = PrefillParts()
+    silent = parts.asked(1)
+    await asyncio.sleep(2 * RULES.ready_seconds)
+    parts.handoff.ask()
+    assert parts.decode.taken() == [Ready(silent.ticket)]
 
 
 # ---- Landing
@@ -179,8 +172,7 @@ async def test_a_landing_that_answers_no_ready_is_ignored() -> None:
 
 
 async def test_a_landing_for_a_prompt_that_stops_is_answered_with_quiet_after_its_writes() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     prompt.in_flight = 1
     parts.prompts.stop(prompt, quiet=False)
     parts.handoff.on_message(parts.link, parts.landing(prompt))
@@ -203,8 +195,7 @@ async def test_landed_ends_the_prompt_and_its_pages_stay_cached() -> None:
 
 
 async def test_abort_is_answered_with_quiet_once_no_write_is_in_flight() -> None:
-    parts = PrefillParts()
-    prompt = parts.pushing_prompt()
+    parts, prompt = pushing()
     parts.compute(prompt)
     parts.handoff.on_message(parts.link, Abort(prompt.ticket))
     assert parts.decode.taken() == []
@@ -259,20 +250,18 @@ async def test_pages_outlive_the_session_until_their_write_has_completed() -> No
     assert parts.pool.counts().in_use == 0 and len(parts.prompts) == 0
 
 
-def test_prompts_that_cannot_reach_decode_for_a_lease_go_back_to_the_gateway() -> None:
-    async def main() -> None:
-        parts = PrefillParts()
-        first = parts.queued(1)
-        await asyncio.sleep(RULES.lease_seconds - 0.1)
-        parts.queued(2)
-        parts.handoff.link_unreachable(parts.link)
-        assert parts.gateway.taken() == []
-        await asyncio.sleep(0.2)
-        parts.handoff.link_unreachable(parts.link)
-        assert parts.gateway.taken() == [Lost(first.ticket, Reason.CANNOT_PUSH)]
-        parts.link.ended_seconds = asyncio.get_running_loop().time()
-        await asyncio.sleep(RULES.lease_seconds - 0.1)
-        parts.handoff.link_unreachable(parts.link)
-        assert parts.gateway.taken() == [], "the session ended less than a lease ago"
-
-    run_virtual(main())
+@virtual
+async def test_prompts_that_cannot_reach_decode_for_a_lease_go_back_to_the_gateway() -> None:
+    parts = PrefillParts()
+    first = parts.queued(1)
+    await asyncio.sleep(RULES.lease_seconds - 0.1)
+    parts.queued(2)
+    parts.handoff.link_unreachable(parts.link)
+    assert parts.gateway.taken() == []
+    await asyncio.sleep(0.2)
+    parts.handoff.link_unreachable(parts.link)
+    assert parts.gateway.taken() == [Lost(first.ticket, Reason.CANNOT_PUSH)]
+    parts.link.ended_seconds = asyncio.get_running_loop().time()
+    await asyncio.sleep(RULES.lease_seconds - 0.1)
+    parts.handoff.link_unreachable(parts.link)
+    assert parts.gateway.taken() == [], "the session ended less than a lease ago"

@@ -17,7 +17,7 @@ from mesh.network.interface import Channel, Stream
 from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
 from prefill_svc.links import FORGET_SECONDS, REDIAL_SECONDS, DecodeLink, Links, secret_for, without
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.prefill_svc.parts import SHAPE, ManualWriter, of_size
 
 TICKET = Ticket(1, 1, bytes(16))
@@ -88,27 +88,25 @@ class DecodeEnd:
             self.received.append(await stream.receive())
 
 
-def with_links(
+@virtual
+async def with_links(
     test: Callable[[Links, LinkEvents, ManualTransport, DecodeEnd], Awaitable[None]],
     listen: bool,
     mine: KvHello = MINE,
 ) -> None:
-    async def main() -> None:
-        network, host, transport, decode = MemoryNetwork(Random(1)), LinkEvents(), ManualTransport(), DecodeEnd()
-        if listen:
-            await network.host("decode").listen("decode", {Channel.KV: decode.accept})
-        links = Links(
-            host,
-            network.host("prefill"),
-            hello=mine,
-            transports={"manual": cast(Any, transport), "slow": cast(Any, transport)},
-            pool=cast(Any, None),
-            rules=RULES,
-        )
-        await test(links, host, transport, decode)
-        await links.aclose()
-
-    run_virtual(main())
+    network, host, transport, decode = MemoryNetwork(Random(1)), LinkEvents(), ManualTransport(), DecodeEnd()
+    if listen:
+        await network.host("decode").listen("decode", {Channel.KV: decode.accept})
+    links = Links(
+        host,
+        network.host("prefill"),
+        hello=mine,
+        transports={"manual": cast(Any, transport), "slow": cast(Any, transport)},
+        pool=cast(Any, None),
+        rules=RULES,
+    )
+    await test(links, host, transport, decode)
+    await links.aclose()
 
 
 def test_the_first_use_of_an_address_begins_a_session_with_a_writer() -> None:

@@ -5,8 +5,8 @@ import pytest
 from kvtransfer.transfer import TransferError
 from mesh.messages.orders import Cancel
 from prefill_svc.measures import PrefillMeasures
-from tests.sim.loop import run_virtual
-from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts
+from tests.sim.loop import virtual
+from tests.unit.prefill_svc.parts import LAYER_BYTES, PrefillParts, pushing
 
 
 def measured(parts: PrefillParts) -> tuple[dict[str, float], dict[str, int]]:
@@ -16,49 +16,41 @@ def measured(parts: PrefillParts) -> tuple[dict[str, float], dict[str, int]]:
     return values, {each.name: sum(each.counts) for each in message.distributions if sum(each.counts)}
 
 
-def test_a_transfer_that_commits_is_counted_with_its_bytes_and_what_was_hidden() -> None:
-    async def main() -> None:
-        parts = PrefillParts()
-        await parts.held()
-        values, seen = measured(parts)
-        transport = parts.writer.name
-        assert values == {f"kv_transfer_bytes/{transport}/ok": 2 * 2 * LAYER_BYTES}, "two pages of two layers"
-        assert seen == {
-            f"kv_transfer_seconds/{transport}/ok": 1,
-            f"kv_transfer_exposed_seconds/{transport}": 1,
-            f"kv_transfer_hidden_ratio/{transport}": 1,
-        }
-
-    run_virtual(main())
+@virtual
+async def test_a_transfer_that_commits_is_counted_with_its_bytes_and_what_was_hidden() -> None:
+    parts = PrefillParts()
+    await parts.held()
+    values, seen = measured(parts)
+    transport = parts.writer.name
+    assert values == {f"kv_transfer_bytes/{transport}/ok": 2 * 2 * LAYER_BYTES}, "two pages of two layers"
+    assert seen == {
+        f"kv_transfer_seconds/{transport}/ok": 1,
+        f"kv_transfer_exposed_seconds/{transport}": 1,
+        f"kv_transfer_hidden_ratio/{transport}": 1,
+    }
 
 
-def test_a_transfer_whose_write_fails_is_one_error() -> None:
-    async def main() -> None:
-        parts = PrefillParts()
-        prompt = parts.pushing_prompt()
-        parts.pushing.computed(parts.plan(prompt), 0, 1)
-        parts.pushing.computed(parts.plan(prompt), 1, 1)
-        await parts.writer.complete(2, TransferError("broken"))
-        values, seen = measured(parts)
-        transport = parts.writer.name
-        assert values == {"kv_transfer_errors/write_failed": 1, f"kv_transfer_bytes/{transport}/error": 4 * LAYER_BYTES}
-        assert seen == {f"kv_transfer_seconds/{transport}/error": 1}
-
-    run_virtual(main())
+@virtual
+async def test_a_transfer_whose_write_fails_is_one_error() -> None:
+    parts, prompt = pushing()
+    parts.pushing.computed(parts.plan(prompt), 0, 1)
+    parts.pushing.computed(parts.plan(prompt), 1, 1)
+    await parts.writer.complete(2, TransferError("broken"))
+    values, seen = measured(parts)
+    transport = parts.writer.name
+    assert values == {"kv_transfer_errors/write_failed": 1, f"kv_transfer_bytes/{transport}/error": 4 * LAYER_BYTES}
+    assert seen == {f"kv_transfer_seconds/{transport}/error": 1}
 
 
-def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
-    async def main() -> None:
-        parts = PrefillParts()
-        prompt = parts.pushing_prompt()
-        cancel = Cancel(prompt.ticket.request, prompt.ticket.attempt)
-        parts.prompts.cancel(cancel)
-        parts.queued(2)
-        parts.prompts.cancel(Cancel(2, 1))
-        values, seen = measured(parts)
-        assert values == {} and seen == {f"kv_transfer_seconds/{parts.writer.name}/cancelled": 1}
-
-    run_virtual(main())
+@virtual
+async def test_a_transfer_of_a_cancelled_prompt_is_no_error() -> None:
+    parts, prompt = pushing()
+    cancel = Cancel(prompt.ticket.request, prompt.ticket.attempt)
+    parts.prompts.cancel(cancel)
+    parts.queued(2)
+    parts.prompts.cancel(Cancel(2, 1))
+    values, seen = measured(parts)
+    assert values == {} and seen == {f"kv_transfer_seconds/{parts.writer.name}/cancelled": 1}
 
 
 @pytest.mark.parametrize(("pages", "seconds"), [(1, 0.02), (100, 0.12)], ids=["short prompts", "long prompts"])

@@ -19,7 +19,7 @@ from mesh.network.memory_network import MemoryNetwork
 from mesh.sessions.membership import Membership
 from mesh.sessions.session import BadMessage
 from prefill_svc.worker import PrefillWorker
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.prefill_svc.parts import DECODE_INCARNATION, PAGE_TOKENS, SHAPE, ManualWriter, SentMessages
 
 
@@ -77,13 +77,11 @@ def land_all(worker: PrefillWorker, decode: SentMessages) -> None:
             worker.from_decode(link, Landing(message.ticket, 0, tuple(range(40, 40 + pages))))
 
 
-def in_virtual_time(test: Any) -> None:
-    async def main() -> None:
-        worker = make_worker()
-        await test(worker)
-        await worker.links.aclose()
-
-    run_virtual(main())
+@virtual
+async def in_virtual_time(test: Any) -> None:
+    worker = make_worker()
+    await test(worker)
+    await worker.links.aclose()
 
 
 def test_a_prompt_larger_than_the_whole_pool_is_lost_at_once() -> None:

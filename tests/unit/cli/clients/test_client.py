@@ -1,7 +1,6 @@
 """`generate` and the parts under it against a small real gRPC server that stands in for the gateway."""
 
 import asyncio
-import http.server
 import json
 import os
 import pty
@@ -23,6 +22,7 @@ from cli.errors import MeshError
 from cli.main import build
 from gateway.grpc.errors import status_of
 from mesh.errors import ContextTooLong, InvalidRequest
+from tests.harness.small_http import small_server
 
 
 class Echo(inference_pb2_grpc.InferenceServiceServicer):
@@ -68,22 +68,8 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
 def health_address() -> Iterator[str]:
     """Answers every GET as a gateway with three decode workers does."""
 
-    class Health(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = json.dumps({"status": "ok", "prefill": 1, "decode": 3}).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with small_server(lambda target: (200, {"status": "ok", "prefill": 1, "decode": 3})) as address:
+        yield address
 
 
 @pytest.fixture

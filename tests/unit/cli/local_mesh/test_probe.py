@@ -1,9 +1,7 @@
 """`baton health` answers with its exit status whether the service that is configured here can serve."""
 
 import asyncio
-import http.server
 import json
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +12,7 @@ from cli.main import build
 from mesh.config.config_checks import ConfigError
 from mesh.config.worker_config import DecodeConfig
 from mesh.network.grpc_server import GrpcListening
+from tests.harness.small_http import small_server
 
 
 @pytest.fixture
@@ -21,21 +20,8 @@ def gateway() -> Iterator[tuple[str, list[int]]]:
     """A gateway's GET /health whose status the test sets."""
     status = [200]
 
-    class ProbedGateway(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status[0])
-            self.end_headers()
-            self.wfile.write(json.dumps({"status": "ok", "prefill": 1, "decode": 2}).encode())
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), ProbedGateway) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}", status
-        server.shutdown()
-        thread.join()
+    with small_server(lambda target: (status[0], {"status": "ok", "prefill": 1, "decode": 2})) as address:
+        yield address, status
 
 
 def ask(*arguments: str) -> tuple[int, str]:

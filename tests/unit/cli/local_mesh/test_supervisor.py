@@ -17,6 +17,7 @@ from cli.local_mesh.priority import stand_back
 from cli.local_mesh.supervisor import ProcessState, Service, Supervisor, brief
 from mesh.rules import RULES
 from mesh.telemetry.lossy_output import WRITER
+from tests.harness.waiting import within
 
 READY = "import sys, time\nprint('x ready at 127.0.0.1:1', file=sys.stderr, flush=True)\ntime.sleep(600)"
 
@@ -37,13 +38,6 @@ def alive(pid: int) -> bool:
 
 
 PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast the machine starts a process
-
-
-async def until(condition: object, seconds: float = PATIENCE_SECONDS) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.filterwarnings("error")
@@ -104,7 +98,7 @@ async def test_a_service_stands_back_for_the_others_as_far_as_it_should(niceness
     assert os.getpriority(os.PRIO_PROCESS, process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + niceness
     group = Path(f"/proc/{process.pid}/autogroup")
     if group.exists():  # Linux weighs whole sessions where it can
-        await until(lambda: group.read_text().split()[-1] == str(niceness))
+        await within(PATIENCE_SECONDS, lambda: group.read_text().split()[-1] == str(niceness))
     await mesh.stop()
 
 
@@ -143,7 +137,7 @@ async def test_a_dead_service_starts_again() -> None:
     first = mesh.running[0].process
     assert first is not None
     first.kill()
-    await until(lambda: mesh.running[0].starts == 2 and mesh.running[0].state is ProcessState.READY)
+    await within(PATIENCE_SECONDS, lambda: mesh.running[0].starts == 2 and mesh.running[0].state is ProcessState.READY)
     await mesh.stop()
     assert "ended (signal 9), starts again in 0.5 s" in lines
 
@@ -204,7 +198,7 @@ async def test_the_first_service_drains_as_long_as_it_may_and_the_others_outlive
     first, second = [running.process for running in mesh.running]
     assert first is not None and second is not None
     stopping = asyncio.ensure_future(mesh.stop())
-    await until(lambda: first.returncode is not None or second.returncode is not None)
+    await within(PATIENCE_SECONDS, lambda: first.returncode is not None or second.returncode is not None)
     assert (first.returncode, (tmp_path / "left").exists()) == (0, True)
     await stopping
 
@@ -214,7 +208,9 @@ async def test_stopping_during_the_start_leaves_nothing_behind() -> None:
     mesh.start()
     await asyncio.sleep(0)
     await mesh.stop()
-    await until(lambda: not any(running.process and alive(running.process.pid) for running in mesh.running))
+    await within(
+        PATIENCE_SECONDS, lambda: not any(running.process and alive(running.process.pid) for running in mesh.running)
+    )
 
 
 async def test_a_line_without_end_does_not_stop_the_keeper() -> None:
@@ -272,8 +268,8 @@ async def test_a_service_is_restarted_though_no_line_of_it_can_be_shown() -> Non
         process = supervisor.running[0].process
         assert process is not None
         process.kill()
-        await until(lambda: supervisor.running[0].starts == 2)
+        await within(PATIENCE_SECONDS, lambda: supervisor.running[0].starts == 2)
         await supervisor.all_ready(PATIENCE_SECONDS)
-        await until(lambda: WRITER.lost - before == 3)  # it is ready, it ended, it is ready again
+        await within(PATIENCE_SECONDS, lambda: WRITER.lost - before == 3)  # it is ready, it ended, it is ready again
     finally:
         await supervisor.stop()

@@ -1,9 +1,6 @@
 """`baton explain` as a command: what it prints where, and what it says when it finds nothing."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -14,38 +11,21 @@ from cli.main import build
 from cli.why.explain import MOST_STOPS, lines
 from cli.why.waterfall import waterfall
 from mesh.telemetry import semconv
+from tests.harness.small_http import small_server
 from tests.unit.cli.why.test_waterfall import HANDED
 
-
-class FakeGateway(BaseHTTPRequestHandler):
-    """Knows one request, named one."""
-
-    def do_GET(self) -> None:
-        answers: dict[str, dict[str, Any]] = {
-            "/debug/requests?limit=20": {"requests": [HANDED]},
-            "/debug/requests/one": HANDED,
-        }
-        answer = answers.get(self.path)
-        content = json.dumps({"error": f"no request {self.path!r} here"} if answer is None else answer).encode()
-        self.send_response(404 if answer is None else 200)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+REQUESTS: dict[str, Any] = {"/debug/requests?limit=20": {"requests": [HANDED]}, "/debug/requests/one": HANDED}
 
 
 @pytest.fixture
 def gateway() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), FakeGateway) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    """Knows one request, named one."""
+
+    def answer(target: str) -> tuple[int, Any]:
+        return (200, REQUESTS[target]) if target in REQUESTS else (404, {"error": f"no request {target!r} here"})
+
+    with small_server(answer) as address:
+        yield f"http://{address}"
 
 
 def explain(*arguments: str) -> tuple[int, str, str]:

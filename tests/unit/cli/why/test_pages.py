@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,6 +11,7 @@ from typer.testing import CliRunner
 
 from cli.main import build
 from cli.why.pages import LISTED, drawn
+from tests.harness.small_http import small_server
 
 PAGES = LISTED + 10
 HOLDERS = [
@@ -36,54 +35,32 @@ SHOWN = ABOUT | {
 SILENT = {**ABOUT, "worker": "prefill-1", "tier": "prefill", "answered": False}
 
 
-class PagesGateway(BaseHTTPRequestHandler):
-    """Knows one worker that answers, and one that does not."""
+@contextlib.contextmanager
+def serving(second_range: str = "answered") -> Iterator[str]:
+    """Knows one worker that answers, and one that does not. `second_range`: or what becomes of the first before it."""
 
-    second_range = "answered"  # or what becomes of the worker before it
-
-    def do_GET(self) -> None:
-        asked = parse_qs(urlsplit(self.path).query)
+    def answer(target: str) -> tuple[int, Any]:
+        asked = parse_qs(urlsplit(target).query)
         first, listed = int(asked.get("first", ["0"])[0]), "count" in asked
         runs = (
             [[5, "in_use", [0]], [LISTED - 5, "free", []]] if first == 0 else [[9, "free", []], [1, "quarantined", [1]]]
         )
         one = SHOWN | ({"first": first, "runs": runs} if listed else {})
-        status = 200
-        if first and self.second_range == "silent":
+        if first and second_range == "silent":
             one = ABOUT | {"answered": False}
-        found: dict[str, Any] = {
-            "workers": [one] if listed else [one, SILENT],
-            "alarms": ["decode-1: 1 pages stay quarantined"],
-        }
-        if first and self.second_range in ("gone", "broken"):
-            status, reason = (400, "INVALID_REQUEST") if self.second_range == "gone" else (500, "INTERNAL")
-            found = {"error": {"message": "no way", "reason": reason}}
-        content = json.dumps(found).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
+        if first and second_range in ("gone", "broken"):
+            status, reason = (400, "INVALID_REQUEST") if second_range == "gone" else (500, "INTERNAL")
+            return status, {"error": {"message": "no way", "reason": reason}}
+        return 200, {"workers": [one] if listed else [one, SILENT], "alarms": ["decode-1: 1 pages stay quarantined"]}
 
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
+    with small_server(answer) as address:
+        yield f"http://{address}"
 
 
 @pytest.fixture
 def pages_gateway() -> Iterator[str]:
     with serving() as url:
         yield url
-
-
-@contextlib.contextmanager
-def serving() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), PagesGateway) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def pages(*arguments: str) -> str:
@@ -121,9 +98,8 @@ def test_json_is_one_object_with_every_range(pages_gateway: str) -> None:
 
 
 @pytest.mark.parametrize("end", ["gone", "silent"])
-def test_ranges_that_no_worker_answered_are_named(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PagesGateway, "second_range", end)
-    with serving() as url:
+def test_ranges_that_no_worker_answered_are_named(end: str) -> None:
+    with serving(end) as url:
         out = pages("--all", "--url", url)
         found = json.loads(pages("--all", "--json", "--url", url))
     assert f"  pages {LISTED}-{LISTED + 9}: no answer\n" in out
@@ -131,9 +107,8 @@ def test_ranges_that_no_worker_answered_are_named(end: str, monkeypatch: pytest.
     assert found["workers"][0]["ranges"][1] == {"first": LISTED, "answered": False}
 
 
-def test_a_gateway_that_fails_ends_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PagesGateway, "second_range", "broken")
-    with serving() as url:
+def test_a_gateway_that_fails_ends_the_listing() -> None:
+    with serving("broken") as url:
         done = CliRunner().invoke(build("pages"), ["pages", "--all", "--url", url])
     assert done.exit_code == 1 and "no way" in done.stderr
 

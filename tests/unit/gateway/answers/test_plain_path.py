@@ -16,7 +16,9 @@ from mesh.errors import BatonError, Cancelled, Unavailable
 from mesh.messages.jobs import End, Token
 from mesh.messages.packed_tokens import PackedTokens
 from mesh.messages.reports import TokenOf, Tokens
-from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
+from tests.harness.served_api import served_api
+from tests.harness.waiting import within
+from tests.unit.gateway.emitting_core import EmittingCore, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
 COMPLETION: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
@@ -51,12 +53,6 @@ def give(
         core.mesh.sequencer.on_tokens(worker, Tokens(tuple(TokenOf(ticket, token) for token in tokens)))
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def settle() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
@@ -78,9 +74,9 @@ async def stream_of(
     """Texts and chunks of a stream that gets these messages, and how many tokens left before any task ran. One of so
     many `columns` messages is no message of columns."""
     core, at_once = EmittingCore(), 0
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, body, path)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         reading = asyncio.ensure_future(read_chunks(connection))
         for number, ids in enumerate(messages):
@@ -99,9 +95,9 @@ async def stream_of(
 
 async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(assets: Assets) -> None:
     core = EmittingCore()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         waited = []
         for token in (97, 98, 99, 0xC3, 0xA9, 100):
@@ -121,9 +117,9 @@ async def test_plain_tokens_leave_before_any_task_runs_and_others_wait_for_one(a
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 async def test_nothing_leaves_before_the_head_where_the_first_token_has_no_text(assets: Assets, path: str) -> None:
     core = EmittingCore()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION if "chat" not in path else CHAT, path)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         for token in (258, 97, 98, 99):  # a special token leaves no text
             give(core, request, [token])
@@ -166,16 +162,16 @@ async def test_the_usage_at_the_end_counts_tokens_of_both_ways(assets: Assets) -
 
 async def test_an_unread_stream_of_plain_tokens_pauses_and_loses_nothing(assets: Assets) -> None:
     core = EmittingCore(mesh=mesh(reader_bytes=16 * 1024, model="tiny"))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, COMPLETION)
-        await until(lambda: core.requests)
+        await within(20, lambda: core.requests)
         (request,) = core.requests
         while request.phase is RequestPhase.OPEN:
             core.emit(4)
             await asyncio.sleep(0.0005)
         assert request.phase is RequestPhase.PAUSED
         reading = asyncio.ensure_future(read_chunks(connection))
-        await until(lambda: request.phase is RequestPhase.OPEN)
+        await within(20, lambda: request.phase is RequestPhase.OPEN)
         for _ in range(50):
             core.emit()
             await asyncio.sleep(0)

@@ -9,8 +9,8 @@ from gateway.workers.worker_figures import GUESSED_TOKENS_PER_SECOND
 from mesh.messages.message import Drain
 from mesh.messages.reports import Load
 from mesh.rules import RULES
-from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
 def on_d1(count: int, prompt: int) -> tuple[SequencerMesh, list[GatewayRequest]]:
@@ -23,44 +23,39 @@ def on_d1(count: int, prompt: int) -> tuple[SequencerMesh, list[GatewayRequest]]
     return m, requests
 
 
-def test_the_other_worker_gets_as_many_requests_as_it_has_room_for() -> None:
-    async def main() -> None:
-        m, requests = on_d1(3, prompt=100)  # d2 has room for 256 tokens
+@virtual
+async def test_the_other_worker_gets_as_many_requests_as_it_has_room_for() -> None:
+    m, requests = on_d1(3, prompt=100)  # d2 has room for 256 tokens
 
-        def moved() -> int:
-            return sum(m.serving(each)[1] == "d2" for each in requests)
+    def moved() -> int:
+        return sum(m.serving(each)[1] == "d2" for each in requests)
 
-        handing = HandingOver(m.sequencer.workers, m.sequencer, RULES)
-        m.workers["d1"].drains()
-        handing.on_drain(m.workers["d1"], Drain(60_000))
-        assert moved() == 2
-        await asyncio.sleep(3 * RULES.heartbeat_seconds)
-        assert moved() == 2, "it has reported nothing since"
-        m.workers["d2"].report(Load(free_pages=64, total_pages=128))
-        await asyncio.sleep(2 * RULES.heartbeat_seconds)
-        assert moved() == 3
-        handing.stop()
-
-    run_virtual(main())
-
-
-def test_shortly_before_the_end_everything_goes() -> None:
-    """Negative control."""
-
-    async def main() -> None:
-        m, requests = on_d1(3, prompt=100)
-        handing = HandingOver(m.sequencer.workers, m.sequencer, RULES)
-        m.workers["d1"].drains()
-        handing.on_drain(m.workers["d1"], Drain(20_000))
-        await asyncio.sleep(15.1)
-        assert {m.serving(each)[1] for each in requests} == {"d2"}
-        handing.stop()
-
-    run_virtual(main())
+    handing = HandingOver(m.sequencer.workers, m.sequencer, RULES)
+    m.workers["d1"].drains()
+    handing.on_drain(m.workers["d1"], Drain(60_000))
+    assert moved() == 2
+    await asyncio.sleep(3 * RULES.heartbeat_seconds)
+    assert moved() == 2, "it has reported nothing since"
+    m.workers["d2"].report(Load(free_pages=64, total_pages=128))
+    await asyncio.sleep(2 * RULES.heartbeat_seconds)
+    assert moved() == 3
+    handing.stop()
 
 
 @virtual
-def test_a_prefill_worker_that_has_not_measured_itself_has_the_guessed_speed() -> None:
+async def test_shortly_before_the_end_everything_goes() -> None:
+    """Negative control."""
+    m, requests = on_d1(3, prompt=100)
+    handing = HandingOver(m.sequencer.workers, m.sequencer, RULES)
+    m.workers["d1"].drains()
+    handing.on_drain(m.workers["d1"], Drain(20_000))
+    await asyncio.sleep(15.1)
+    assert {m.serving(each)[1] for each in requests} == {"d2"}
+    handing.stop()
+
+
+@virtual
+async def test_a_prefill_worker_that_has_not_measured_itself_has_the_guessed_speed() -> None:
     m = mesh()
     request = m.accept()
     worker = m.workers[m.serving(request)[0]]

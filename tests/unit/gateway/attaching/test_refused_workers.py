@@ -23,7 +23,7 @@ from mesh.network.interface import Channel, Stream
 from mesh.network.memory_network import MemoryNetwork
 from mesh.rules import RULES
 from mesh.sessions.session import Session
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 LOAD = Load(free_pages=64, total_pages=64, tokens_per_second=100.0)
 HELLO = Hello(Tier.DECODE, 0, "", "class", "print", "tiny", "0", 32, 512, LOAD, PrefixChange(0, (), (), True))
@@ -79,16 +79,14 @@ class GatewayWorld:
             return [token.token async for token in self.gateway.submit(choice).events()]
 
 
-def in_world(story: Callable[[GatewayWorld], Awaitable[None]]) -> None:
-    async def main() -> None:
-        world = GatewayWorld()
-        await world.gateway.listen("gateway")
-        try:
-            await story(world)
-        finally:
-            await world.gateway.aclose()
-
-    run_virtual(main())
+@virtual
+async def in_world(story: Callable[[GatewayWorld], Awaitable[None]]) -> None:
+    world = GatewayWorld()
+    await world.gateway.listen("gateway")
+    try:
+        await story(world)
+    finally:
+        await world.gateway.aclose()
 
 
 BAD = {

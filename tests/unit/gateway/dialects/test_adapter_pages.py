@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import httpx2
@@ -13,12 +12,11 @@ import pytest
 
 from gateway.attaching.adapter_names import ServedAdapter
 from gateway.core.interface import ChosenAdapter, ModelFacts
-from gateway.dialects.api import HttpApi
 from gateway.dialects.endpoints.paths import work_at
-from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants, Work
+from tests.harness.served_api import served_api
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.tenants.keys_files import key_of, write_keys
 
@@ -60,12 +58,9 @@ def adapted() -> AdaptedCore:
 async def http_of(
     core: AdaptedCore, assets: Assets, tenants: Tenants | None = None
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    api = HttpApi(core, assets, random=Random(1), clock=lambda: 1.0, tenants=tenants, loader=core)
-    server = await serve_http(api.app, "127.0.0.1:0")
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=60) as client:
-        yield client
-    await server.close()
-    await api.aclose()
+    async with served_api(core, assets, tenants=tenants, loader=core) as address:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=60) as client:
+            yield client
 
 
 @pytest.fixture

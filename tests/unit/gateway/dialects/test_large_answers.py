@@ -20,7 +20,8 @@ from gateway.prompts.assets import load_assets
 from mesh.config.door_config import DoorConfig
 from mesh.messages.jobs import Token
 from tests.harness.longest_pass import LongestPass, best_of
-from tests.unit.gateway.emitting_core import EmittingCore, http_of
+from tests.harness.served_api import served_api
+from tests.unit.gateway.emitting_core import EmittingCore
 
 LONGEST_SECONDS = 0.05
 TOKENS, TOP, CHOICES = 160, 20, 32
@@ -62,7 +63,7 @@ async def large(folder: Path, **changed: int) -> AsyncIterator[tuple[EmittingCor
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 1 << 16} | changed
     (folder / "config.json").write_text(json.dumps(config))
     core = EmittingCore(limits=DoorConfig(reader_kib=1 << 20, max_logprobs=-1))
-    async with http_of(core, load_assets(folder, "tiny")) as address:
+    async with served_api(core, load_assets(folder, "tiny")) as address:
         yield core, address
 
 

@@ -9,7 +9,8 @@ import pytest
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.errors import abort
 from mesh.errors import ClassUnavailable, InvalidRequest, Unavailable
-from tests.unit.gateway.public_grpc import ask, details_of, events_of, within
+from tests.harness.waiting import within
+from tests.unit.gateway.public_grpc import ask, details_of, events_of
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from gateway.grpc.readers import ReaderWatch
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
 from mesh.errors import BatonError, ReaderStalled
-from tests.sim.loop import run_virtual
+from tests.harness.waiting import within
+from tests.sim.loop import virtual
 from tests.unit.gateway.conftest import FakeCore
-from tests.unit.gateway.public_grpc import ask, serve, within
+from tests.unit.gateway.public_grpc import ask, serve
 
 
 async def numbers() -> AsyncIterator[int]:
@@ -23,34 +24,30 @@ async def numbers() -> AsyncIterator[int]:
 
 
 @pytest.mark.parametrize(("each", "stalls"), [(0.9, False), (1.4, True)])
-def test_a_message_that_is_not_taken_in_time_stalls_the_stream_once(each: float, stalls: bool) -> None:
-    async def main() -> None:
-        errors = list[BatonError]()
-        watch = ReaderWatch(1.0, errors.append)
-        async for _ in watch.over(numbers()):
-            await asyncio.sleep(each)
-        await asyncio.sleep(5.0)
-        watch.close()
-        assert [type(error) for error in errors] == [ReaderStalled] * stalls
-        assert watch.stalled == stalls
-
-    run_virtual(main())
+@virtual
+async def test_a_message_that_is_not_taken_in_time_stalls_the_stream_once(each: float, stalls: bool) -> None:
+    errors = list[BatonError]()
+    watch = ReaderWatch(1.0, errors.append)
+    async for _ in watch.over(numbers()):
+        await asyncio.sleep(each)
+    await asyncio.sleep(5.0)
+    watch.close()
+    assert [type(error) for error in errors] == [ReaderStalled] * stalls
+    assert watch.stalled == stalls
 
 
-def test_a_stream_that_waits_for_its_next_token_is_no_stalled_reader() -> None:
+@virtual
+async def test_a_stream_that_waits_for_its_next_token_is_no_stalled_reader() -> None:
     async def slow() -> AsyncIterator[int]:
         for number in range(3):
             await asyncio.sleep(10.0)
             yield number
 
-    async def main() -> None:
-        errors = list[BatonError]()
-        watch = ReaderWatch(1.0, errors.append)
-        assert [number async for number in watch.over(slow())] == [0, 1, 2]
-        watch.close()
-        assert not errors
-
-    run_virtual(main())
+    errors = list[BatonError]()
+    watch = ReaderWatch(1.0, errors.append)
+    assert [number async for number in watch.over(slow())] == [0, 1, 2]
+    watch.close()
+    assert not errors
 
 
 async def test_a_client_that_reads_nothing_is_cut_off_and_its_choices_end(assets: Assets) -> None:

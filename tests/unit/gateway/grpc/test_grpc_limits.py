@@ -14,7 +14,8 @@ from baton.inference.v1 import inference_pb2 as pb
 from gateway.grpc.wire import MOST_FIELDS, is_heavy
 from mesh.network.grpc_network import GrpcListening
 from tests.harness.longest_pass import best_of
-from tests.unit.gateway.public_grpc import ask, details_of, serve, within
+from tests.harness.waiting import within
+from tests.unit.gateway.public_grpc import ask, details_of, serve
 
 METHOD = "/baton.inference.v1.InferenceService/Generate"
 MIB = 2**20

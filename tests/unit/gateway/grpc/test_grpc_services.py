@@ -20,7 +20,8 @@ from mesh.config.services import GatewayConfig
 from mesh.errors import Unavailable
 from mesh.network.grpc_network import GrpcListening
 from mesh.telemetry.spans import Silent
-from tests.unit.gateway.public_grpc import LOAD, ask, details_of, events_of, within
+from tests.harness.waiting import within
+from tests.unit.gateway.public_grpc import LOAD, ask, details_of, events_of
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 INFERENCE = "baton.inference.v1.InferenceService"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,12 +11,7 @@ import openai
 import pytest
 
 from mesh.errors import Unavailable
-
-
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
+from tests.harness.waiting import within
 
 
 async def test_models_are_listed_and_named(client: openai.AsyncOpenAI) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import select
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -15,7 +14,9 @@ from gateway.sequencing.requests import RequestPhase
 from mesh.config.door_config import DoorConfig
 from mesh.errors import Unavailable
 from tests.harness.longest_pass import LongestPass, best_of
-from tests.unit.gateway.emitting_core import EmittingCore, http_of, read_chunks, read_raw, send_request
+from tests.harness.served_api import served_api
+from tests.harness.waiting import within
+from tests.unit.gateway.emitting_core import EmittingCore, read_chunks, read_raw, send_request
 from tests.unit.gateway.fake_mesh import mesh
 
 BODY: dict[str, Any] = {"model": "tiny", "prompt": "x", "stream": True, "max_tokens": 500}
@@ -23,15 +24,9 @@ LONGEST_PASS_SECONDS = 0.05
 READER_BYTES = 16 * 1024
 
 
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def test_a_client_that_keeps_up_gets_one_token_in_each_chunk(assets: Assets) -> None:
     core = EmittingCore()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY | {"max_tokens": 20})
         await within(20, lambda: bool(core.requests))
         for count in (1, 1, 5, 1, 11):
@@ -48,7 +43,7 @@ async def test_a_client_that_keeps_up_gets_one_token_in_each_chunk(assets: Asset
 
 async def test_an_unread_stream_pauses_and_holds_no_more_than_it_may(assets: Assets) -> None:
     core = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES, model="tiny"))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5})
         await within(20, lambda: bool(core.requests))
         (request,) = core.requests
@@ -75,7 +70,7 @@ async def test_an_unread_stream_pauses_and_holds_no_more_than_it_may(assets: Ass
 
 async def test_a_client_that_takes_nothing_is_disconnected_and_its_request_ends(assets: Assets) -> None:
     core = EmittingCore(limits=DoorConfig(reader_seconds=0.2))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5, "n": 4})
         await within(20, lambda: len(core.requests) == 4)
         while core.running:
@@ -88,7 +83,7 @@ async def test_a_client_that_takes_nothing_is_disconnected_and_its_request_ends(
 
 async def test_a_slow_client_that_takes_a_little_now_and_then_stays(assets: Assets) -> None:
     core = EmittingCore(limits=DoorConfig(reader_seconds=0.4))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5, "n": 4})
         await within(20, lambda: len(core.requests) == 4)
         loop = asyncio.get_running_loop()
@@ -114,7 +109,7 @@ async def test_clients_that_leave_a_backlog_do_not_stop_the_loop(assets: Assets,
 
     async def attempt() -> tuple[None, float]:
         core.requests.clear()
-        async with http_of(core, assets) as address:
+        async with served_api(core, assets) as address:
             connections = [await send_request(address, body, path) for _ in range(20)]
             await within(60, lambda: len(core.requests) == 80)
             with LongestPass() as sending:
@@ -135,7 +130,7 @@ async def test_clients_that_leave_a_backlog_do_not_stop_the_loop(assets: Assets,
 
 async def test_an_idle_stream_gets_comments_before_and_between_its_tokens(assets: Assets) -> None:
     core = EmittingCore(limits=DoorConfig(keep_alive_seconds=0.05))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY)
         head, _, body = (await read_raw(connection, b"keep-alive\n\n\r\n")).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 ") and body == b"e\r\n: keep-alive\n\n\r\n"
@@ -149,7 +144,7 @@ async def test_an_idle_stream_gets_comments_before_and_between_its_tokens(assets
 
 async def test_a_stream_that_moves_gets_no_comment(assets: Assets) -> None:
     core = EmittingCore(limits=DoorConfig(keep_alive_seconds=5.0))
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY)
         await within(20, lambda: bool(core.requests))
         core.emit(3)
@@ -160,7 +155,7 @@ async def test_a_stream_that_moves_gets_no_comment(assets: Assets) -> None:
 
 async def test_connections_dropped_in_mid_request_leave_nothing_running(assets: Assets) -> None:
     core, random = EmittingCore(), Random(1)
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         for _ in range(10):
             connections = [await send_request(address, BODY | {"n": 1 + number % 3}) for number in range(20)]
             for connection in connections:
@@ -185,7 +180,7 @@ async def test_rubbish_behind_a_stream_gets_its_error_behind_the_tokens(
     assets: Assets, caplog: pytest.LogCaptureFixture
 ) -> None:
     core, loop = EmittingCore(), asyncio.get_running_loop()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY)
         await within(20, lambda: bool(core.requests))
         await loop.sock_sendall(connection, b"rubbish\r\n\r\n")
@@ -204,7 +199,7 @@ async def test_rubbish_behind_a_stream_gets_its_error_behind_the_tokens(
 
 async def test_the_next_request_of_a_pipeline_waits_for_a_reader_that_is_behind(assets: Assets) -> None:
     core, loop = EmittingCore(mesh=mesh(reader_bytes=READER_BYTES, model="tiny")), asyncio.get_running_loop()
-    async with http_of(core, assets) as address:
+    async with served_api(core, assets) as address:
         connection = await send_request(address, BODY | {"logprobs": 5})
         await within(20, lambda: bool(core.requests))
         await loop.sock_sendall(connection, b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")

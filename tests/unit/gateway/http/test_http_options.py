@@ -1,19 +1,14 @@
 """Options of a request over HTTP: sampling parameters, stops, lengths and logprobs."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import openai
 import pytest
 
+from tests.harness.waiting import within
+
 HI: Any = [{"role": "user", "content": "hi"}]
-
-
-async def within(seconds: float, condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_choices_share_the_seed_and_differ_in_their_index(client: openai.AsyncOpenAI, core: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.http.ending import LINGER_SECONDS
 from gateway.http.in_process_call import answer_of
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 from tests.unit.gateway.http.client_end import ClientEnd, connected, turns
 
 GET, OLD = b"GET /b HTTP/1.1\r\nhost: x\r\n\r\n", b"GET /b HTTP/1.0\r\n\r\n"
@@ -100,40 +100,34 @@ def test_bytes_behind_the_last_request_are_dropped(behind: bytes, pause: float) 
     assert after(CLOSING, behind, pause, seconds=3.0 + LINGER_SECONDS).closed
 
 
-def test_a_client_that_sends_rubbish_and_goes_ends_its_answer() -> None:
+@virtual
+async def test_a_client_that_sends_rubbish_and_goes_ends_its_answer() -> None:
     """Negative control: nobody generates for a client that has left."""
-
-    async def main() -> None:
-        client, pipe = connected(streaming)
-        client.data_received(STREAM + b"\x00")
-        await asyncio.sleep(0.5)
-        assert client._requests.running is not None
-        client.connection_lost(None)
-        await turns()
-        assert client._requests.running is None
-        got = pipe.got
-        await asyncio.sleep(5)
-        assert pipe.got == got
-
-    run_virtual(main())
+    client, pipe = connected(streaming)
+    client.data_received(STREAM + b"\x00")
+    await asyncio.sleep(0.5)
+    assert client._requests.running is not None
+    client.connection_lost(None)
+    await turns()
+    assert client._requests.running is None
+    got = pipe.got
+    await asyncio.sleep(5)
+    assert pipe.got == got
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_trailer_that_wants_the_end_gets_it(early: bool) -> None:
+@virtual
+async def test_a_trailer_that_wants_the_end_gets_it(early: bool) -> None:
     """Once with an answer behind the body, once with one that comes before its end."""
     opening = b"POST /b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n"
-
-    async def main() -> None:
-        client, pipe = connected(streaming if early else reading)
-        client.data_received(opening)
-        await turns()
-        assert bool(pipe.got) is early
-        client.data_received(b"0\r\nConnection: close\r\n\r\n")
-        await turns()
-        assert pipe.closed and pipe.got.count(b"HTTP/1.1 20") == 1
-        assert early or b"connection: close" in pipe.got
-
-    run_virtual(main())
+    client, pipe = connected(streaming if early else reading)
+    client.data_received(opening)
+    await turns()
+    assert bool(pipe.got) is early
+    client.data_received(b"0\r\nConnection: close\r\n\r\n")
+    await turns()
+    assert pipe.closed and pipe.got.count(b"HTTP/1.1 20") == 1
+    assert early or b"connection: close" in pipe.got
 
 
 def test_empty_lines_behind_an_answer_bring_no_error() -> None:
@@ -142,19 +136,15 @@ def test_empty_lines_behind_an_answer_bring_no_error() -> None:
 
 
 @pytest.mark.parametrize(("version", "heard"), [(b"1.1", True), (b"1.0", False)])
-def test_only_newer_clients_hear_that_they_may_send_their_body(version: bytes, heard: bool) -> None:
-    async def main() -> None:
-        client, pipe = connected(reading)
-        client.data_received(
-            b"POST /b HTTP/%b\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n" % version
-        )
-        await turns()
-        assert (pipe.got == b"HTTP/1.1 100 Continue\r\n\r\n") is heard
-        client.data_received(b"{}")
-        await turns()
-        assert pipe.got.endswith(b"ok")
-
-    run_virtual(main())
+@virtual
+async def test_only_newer_clients_hear_that_they_may_send_their_body(version: bytes, heard: bool) -> None:
+    client, pipe = connected(reading)
+    client.data_received(b"POST /b HTTP/%b\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n" % version)
+    await turns()
+    assert (pipe.got == b"HTTP/1.1 100 Continue\r\n\r\n") is heard
+    client.data_received(b"{}")
+    await turns()
+    assert pipe.got.endswith(b"ok")
 
 
 def test_an_answer_before_the_client_may_send_its_body_ends_the_connection() -> None:
@@ -166,17 +156,15 @@ def test_an_answer_before_the_client_may_send_its_body_ends_the_connection() -> 
 
 
 @pytest.mark.parametrize(("target", "path"), [(b"http://y:80/b?c=d", "/b"), (b"http://y", "/")])
-def test_a_target_that_is_a_whole_url_names_the_host(target: bytes, path: str) -> None:
+@virtual
+async def test_a_target_that_is_a_whole_url_names_the_host(target: bytes, path: str) -> None:
     seen = list[Any]()
 
     async def noting(scope: Any, receive: Any, send: Any) -> None:
         seen.append((scope["path"], [value for name, value in scope["headers"] if name == b"host"]))
         await reading(scope, receive, send)
 
-    async def main() -> None:
-        client, _ = connected(noting)
-        client.data_received(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
-        await turns()
-
-    run_virtual(main())
+    client, _ = connected(noting)
+    client.data_received(b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % target)
+    await turns()
     assert seen == [(path, [b"y:80" if b":80" in target else b"y"])]

@@ -14,7 +14,8 @@ from gateway.tracing.traces import RecentTraces
 from mesh.errors import Unavailable
 from mesh.network.grpc_network import GrpcNetwork
 from mesh.telemetry.spans import RecordingTelemetry, SpanRecord
-from tests.unit.gateway.public_grpc import ask, events_of, within
+from tests.harness.waiting import within
+from tests.unit.gateway.public_grpc import ask, events_of
 
 SERVICE = "baton.inference.v1.InferenceService"
 CLIENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

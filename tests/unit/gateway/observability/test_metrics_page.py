@@ -18,7 +18,7 @@ from gateway.observability.metrics_page import SHARED_SECONDS, SharedPages
 from mesh.config.config_checks import ConfigError
 from mesh.config.services import GatewayConfig
 from mesh.telemetry.spans import Silent
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.gateway.conftest import FakeCore
 
 
@@ -74,39 +74,33 @@ class SlowWriter:
         return b"%d" % len(self.written)
 
 
-def test_all_that_ask_at_one_time_get_one_page_of_each_format() -> None:
-    async def main() -> None:
-        writer = SlowWriter()
-        pages = SharedPages(writer.write)
-        asked = [pages.get(openmetrics) for openmetrics in [False, True] * 8]
-        assert await asyncio.gather(*asked) == [b"1", b"2"] * 8 and writer.written == [False, True]
-
-    run_virtual(main())
+@virtual
+async def test_all_that_ask_at_one_time_get_one_page_of_each_format() -> None:
+    writer = SlowWriter()
+    pages = SharedPages(writer.write)
+    asked = [pages.get(openmetrics) for openmetrics in [False, True] * 8]
+    assert await asyncio.gather(*asked) == [b"1", b"2"] * 8 and writer.written == [False, True]
 
 
-def test_a_page_is_never_older_than_a_second() -> None:
-    async def main() -> None:
-        writer = SlowWriter()
-        pages = SharedPages(writer.write)
-        assert [await pages.get(False), await pages.get(False)] == [b"1", b"1"]
-        await asyncio.sleep(SHARED_SECONDS)
-        assert await pages.get(False) == b"2"
-        assert [await SharedPages(writer.write, 0.0).get(False) for _ in range(2)] == [b"3", b"4"]
-
-    run_virtual(main())
+@virtual
+async def test_a_page_is_never_older_than_a_second() -> None:
+    writer = SlowWriter()
+    pages = SharedPages(writer.write)
+    assert [await pages.get(False), await pages.get(False)] == [b"1", b"1"]
+    await asyncio.sleep(SHARED_SECONDS)
+    assert await pages.get(False) == b"2"
+    assert [await SharedPages(writer.write, 0.0).get(False) for _ in range(2)] == [b"3", b"4"]
 
 
-def test_a_reader_that_leaves_and_a_page_that_fails_leave_the_others_their_page() -> None:
-    async def main() -> None:
-        writer = SlowWriter()
-        pages = SharedPages(writer.write)
-        first, second = asyncio.ensure_future(pages.get(False)), asyncio.ensure_future(pages.get(False))
-        await asyncio.sleep(0.1)
-        first.cancel()
-        writer.at_once = 0
-        assert await second == b"1" and writer.written == [False]
-
-    run_virtual(main())
+@virtual
+async def test_a_reader_that_leaves_and_a_page_that_fails_leave_the_others_their_page() -> None:
+    writer = SlowWriter()
+    pages = SharedPages(writer.write)
+    first, second = asyncio.ensure_future(pages.get(False)), asyncio.ensure_future(pages.get(False))
+    await asyncio.sleep(0.1)
+    first.cancel()
+    writer.at_once = 0
+    assert await second == b"1" and writer.written == [False]
 
 
 async def test_the_names_of_vllm_can_be_left_out(folder: Path) -> None:

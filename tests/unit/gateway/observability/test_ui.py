@@ -25,7 +25,7 @@ from mesh.messages.jobs import Sampling, Tier
 from mesh.messages.orders import Watch
 from mesh.messages.reports import Hello, Load, PageMap, PrefixChange
 from mesh.network.memory_network import MemoryNetwork
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 SECRET = 987_654  # a token id of a prompt that no watcher may see
 
@@ -188,30 +188,28 @@ async def test_one_page_too_many_takes_the_place_of_the_oldest_one_which_hears_w
 
 
 @pytest.mark.parametrize("reads", [False, True])
-def test_a_page_that_takes_nothing_for_ten_seconds_is_dropped(reads: bool) -> None:
-    async def main() -> None:
-        ui = Ui(Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model="tiny"))
-        (events,) = (route.app for route in ui.routes() if isinstance(route, Route) and route.path == "/ui/events")
-        scope = {"type": "http", "method": "GET", "path": "/ui/events", "headers": [], "client": ("10.0.0.1", 1)}
-        never = asyncio.Event()
+@virtual
+async def test_a_page_that_takes_nothing_for_ten_seconds_is_dropped(reads: bool) -> None:
+    ui = Ui(Gateway(MemoryNetwork(Random(1)).host("gateway"), random=Random(1), model="tiny"))
+    (events,) = (route.app for route in ui.routes() if isinstance(route, Route) and route.path == "/ui/events")
+    scope = {"type": "http", "method": "GET", "path": "/ui/events", "headers": [], "client": ("10.0.0.1", 1)}
+    never = asyncio.Event()
 
-        async def receive() -> dict[str, str]:
+    async def receive() -> dict[str, str]:
+        await never.wait()
+        return {}
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body" and not reads:
             await never.wait()
-            return {}
 
-        async def send(message: dict[str, Any]) -> None:
-            if message["type"] == "http.response.body" and not reads:
-                await never.wait()
-
-        task = asyncio.ensure_future(events(scope, receive, send))  # type: ignore[arg-type]
-        await asyncio.sleep(READ_SECONDS - 1)
-        assert not task.done()
-        await asyncio.sleep(3 * READ_SECONDS)
-        assert task.done() is not reads
-        ui.close()
-        await task
-
-    run_virtual(main())
+    task = asyncio.ensure_future(events(scope, receive, send))  # type: ignore[arg-type]
+    await asyncio.sleep(READ_SECONDS - 1)
+    assert not task.done()
+    await asyncio.sleep(3 * READ_SECONDS)
+    assert task.done() is not reads
+    ui.close()
+    await task
 
 
 async def test_closing_ends_open_streams_at_once(gateway: Gateway, http: httpx.AsyncClient) -> None:

@@ -18,6 +18,7 @@ from gateway.http.server import HttpServer, serve_http
 from gateway.process.listeners import ListenerExchange
 from gateway.process.local_names import LocalNames
 from mesh.network.grpc_network import AddressError
+from tests.harness.waiting import within
 
 ASK = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n"
 CONNECTIONS = 60  # the kernel spreads them by their ports: each process gets some
@@ -227,9 +228,7 @@ async def test_connections_that_a_leaving_server_has_are_served_once_more() -> N
             closes = tuple(b"connection: close" in head for head in heads)
             assert closes == (False, number == "0"), "the last answer of a pipeline ends the connection"
             writer.close()
-        async with asyncio.timeout(5):
-            while not quiet(first):
-                await asyncio.sleep(0.02)
+        await within(5, lambda: quiet(first))
 
 
 async def test_a_leaving_server_waits_for_requests_on_idle_connections_only_so_long(
@@ -241,8 +240,6 @@ async def test_a_leaving_server_waits_for_requests_on_idle_connections_only_so_l
         await asyncio.sleep(0.05)
         assert await first.leave()
         assert not quiet(first)
-        async with asyncio.timeout(5):
-            while not quiet(first):
-                await asyncio.sleep(0.02)
+        await within(5, lambda: quiet(first))
         for each in idle:
             each.close()

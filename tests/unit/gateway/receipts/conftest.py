@@ -10,13 +10,12 @@ import httpx2
 import pytest
 
 from baton.inference.v1 import inference_pb2_grpc as pb_grpc
-from gateway.dialects.api import HttpApi
 from gateway.dialects.receipt_pages import receipt_routes
 from gateway.grpc.api import services
 from gateway.grpc.server import serve_grpc
-from gateway.http.server import serve_http
 from gateway.receipts.receipts import Receipts
 from mesh.config.services import GatewayConfig
+from tests.harness.served_api import served_api
 
 
 @pytest.fixture
@@ -33,19 +32,9 @@ def receipts(tmp_path: Path) -> Receipts:
 
 @pytest.fixture
 async def http(core: Any, assets: Any, receipts: Receipts) -> AsyncIterator[httpx2.AsyncClient]:
-    api = HttpApi(
-        core,
-        assets,
-        random=random.Random(7),
-        clock=lambda: 1_700_000_000.0,
-        receipts=receipts,
-        also=receipt_routes(receipts),
-    )
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as client:
-        yield client
-    await server.close()
-    await api.aclose()
+    async with served_api(core, assets, receipts=receipts, also=receipt_routes(receipts)) as address:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=None) as client:
+            yield client
 
 
 @pytest.fixture

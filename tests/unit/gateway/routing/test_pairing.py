@@ -20,7 +20,7 @@ from mesh.messages.jobs import Tier
 from mesh.messages.orders import Refused
 from mesh.messages.page_shape import opaque_pages
 from mesh.messages.reports import Hello, Load, PrefixChange
-from tests.unit.gateway.fake_mesh import virtual
+from tests.sim.loop import virtual
 
 SHAPE = opaque_pages((2, 2048), content="model")
 REACH = PageReach("host", 1000, SHAPE, ("shm", "tcp"))
@@ -82,33 +82,30 @@ def test_equal_workers_and_those_that_do_not_tell_fit() -> None:
 
 @pytest.mark.parametrize("local", [Local.NEVER, Local.AUTO])
 @pytest.mark.parametrize("why", MISFITS)
-def test_both_sides_learn_at_registration_why_they_get_no_requests(
+@virtual
+async def test_both_sides_learn_at_registration_why_they_get_no_requests(
     why: str, local: Local, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @virtual
-    def check() -> None:
-        workers, prefill, decode = tiers(why)
-        pairing = Pairing(workers, local)
-        pairing.judge()
-        unfit = [prefill, decode] if local is Local.NEVER else [prefill]
-        assert [name.partition(" at ")[0] for name in pairing.names()] == [one.name for one in unfit]
-        assert all(why in name for name in pairing.names())
-        for one in unfit:
-            assert len(told(one)) == 1 and why in told(one)[0] and one.name in caplog.text
-        pairing.judge()
-        assert [len(told(one)) for one in unfit] == [1] * len(unfit), "once is enough"
-        if local is Local.AUTO:
-            assert told(decode) == []
-        workers.add(worker(Tier.DECODE, 3, prefill.hello.pages, prefill.hello.numerics))
-        workers.add(worker(Tier.PREFILL, 4, decode.hello.pages))
-        pairing.judge()
-        assert pairing.names() == () and all(told(one)[-1] == "" for one in unfit)
-
-    check()
+    workers, prefill, decode = tiers(why)
+    pairing = Pairing(workers, local)
+    pairing.judge()
+    unfit = [prefill, decode] if local is Local.NEVER else [prefill]
+    assert [name.partition(" at ")[0] for name in pairing.names()] == [one.name for one in unfit]
+    assert all(why in name for name in pairing.names())
+    for one in unfit:
+        assert len(told(one)) == 1 and why in told(one)[0] and one.name in caplog.text
+    pairing.judge()
+    assert [len(told(one)) for one in unfit] == [1] * len(unfit), "once is enough"
+    if local is Local.AUTO:
+        assert told(decode) == []
+    workers.add(worker(Tier.DECODE, 3, prefill.hello.pages, prefill.hello.numerics))
+    workers.add(worker(Tier.PREFILL, 4, decode.hello.pages))
+    pairing.judge()
+    assert pairing.names() == () and all(told(one)[-1] == "" for one in unfit)
 
 
 @virtual
-def test_requests_are_refused_with_the_reason_once_the_tiers_have_not_fitted_for_a_while() -> None:
+async def test_requests_are_refused_with_the_reason_once_the_tiers_have_not_fitted_for_a_while() -> None:
     workers, prefill, decode = tiers("draft models differ")
     pairing = Pairing(workers, Local.NEVER)
     pairing.judge()
@@ -126,7 +123,7 @@ def test_requests_are_refused_with_the_reason_once_the_tiers_have_not_fitted_for
 
 
 @virtual
-def test_an_older_worker_is_not_sent_what_it_does_not_know() -> None:
+async def test_an_older_worker_is_not_sent_what_it_does_not_know() -> None:
     workers, prefill, decode = tiers("numerics classes differ")
     workers.remove(prefill)
     older = worker(Tier.PREFILL, 7, None, "pairs")

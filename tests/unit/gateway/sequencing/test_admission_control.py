@@ -7,7 +7,6 @@ import pytest
 
 from gateway.core.interface import ChoiceRequest
 from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.reasons import given_back
 from gateway.workers.worker_figures import GUESSED_TOKENS_PER_SECOND
 from mesh.errors import DeadlineExceeded, Overloaded, Unavailable
@@ -15,22 +14,8 @@ from mesh.messages.hello_pairs import PageReach
 from mesh.messages.jobs import Reason, Sampling
 from mesh.messages.page_shape import opaque_pages
 from mesh.messages.reports import Load, Lost
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
-
-
-def nobody_lacks(now: float, model: str | None) -> None:
-    pass
-
-
-def control(made: SequencerMesh, *, local: Local = Local.NEVER, queue_seconds: float = 10.0) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        nobody_lacks,
-        local=local,
-        max_waiting=100,
-        queue_seconds=queue_seconds,
-    )
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, mesh
 
 
 def report(made: SequencerMesh, *names: str, **load: Any) -> None:
@@ -104,7 +89,7 @@ def test_a_longer_wait_than_the_limit_is_refused_with_a_time_to_come_back() -> N
 
 
 @virtual
-def test_the_first_choice_of_a_request_decides_for_all() -> None:
+async def test_the_first_choice_of_a_request_decides_for_all() -> None:
     made = mesh()
     admission = control(made)
     one = choice()
@@ -151,7 +136,7 @@ def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> 
 
 
 @virtual
-def test_a_late_request_ends_and_no_other_worker_tries_it() -> None:
+async def test_a_late_request_ends_and_no_other_worker_tries_it() -> None:
     made = mesh()
     for deadline, error in ((None, Overloaded), (9.0, DeadlineExceeded)):
         request = made.accept(deadline_seconds=deadline)
@@ -164,7 +149,7 @@ def test_a_late_request_ends_and_no_other_worker_tries_it() -> None:
 
 
 @virtual
-def test_requests_that_waited_longer_than_estimated_make_later_estimates_longer() -> None:
+async def test_requests_that_waited_longer_than_estimated_make_later_estimates_longer() -> None:
     made = mesh()
     admission = control(made)
     report(made, "p1", "p2", queued_tokens=400, tokens_per_second=100.0)

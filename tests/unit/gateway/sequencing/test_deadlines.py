@@ -10,31 +10,17 @@ import pytest
 
 from gateway.core.interface import ChoiceRequest
 from gateway.prompts.assets import Assets
-from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
-from gateway.sequencing.deadlines import SURE, Paces
+from gateway.sequencing.deadlines import SURE
 from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from mesh.errors import DeadlineExceeded, Overloaded
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Cancel
 from mesh.messages.reports import Load
-from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, error_of, mesh
+from tests.sim.loop import run_virtual, virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, error_of, mesh
 from tests.unit.gateway.http.test_http_common import client
 
 PACE = 0.1
-
-
-def control(made: SequencerMesh, paces: Paces) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        lambda now, model: None,
-        local=Local.NEVER,
-        max_waiting=100,
-        queue_seconds=10.0,
-        paces=paces,
-    )
 
 
 def choice(tokens: int, deadline: float, *, prompt: int = 10, least: int | None = None) -> ChoiceRequest:
@@ -59,81 +45,70 @@ async def taught(made: SequencerMesh, *, pace: float = PACE) -> None:
         made.sequencer.end(request)
 
 
-def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> None:
-    async def main() -> None:
-        made = mesh()
-        admission = control(made, made.sequencer.paces)
-        now = asyncio.get_running_loop().time
-        admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
-        await taught(made)
-        with pytest.raises(DeadlineExceeded, match=r"take at least 7\.9 s, and 5 s are left"):
-            admission.accept(choice(100, 5.0), now(), draining=False)
-        assert admission.refusals["deadline"] == 1
-        admission.accept(choice(100, 5.0, least=1), now(), draining=False)  # it may end with its first token
-        admission.accept(choice(100, 9.0), now(), draining=False)
-        await asyncio.sleep(61.0)
-        admission.accept(choice(100, 5.0), now(), draining=False)  # that pace is too old
-
-    run_virtual(main())
+@virtual
+async def test_a_deadline_that_the_answer_alone_would_pass_is_refused_at_once() -> None:
+    made = mesh()
+    admission = control(made, paces=made.sequencer.paces)
+    now = asyncio.get_running_loop().time
+    admission.accept(choice(100, 5.0), now(), draining=False)  # no pace is known yet
+    await taught(made)
+    with pytest.raises(DeadlineExceeded, match=r"take at least 7\.9 s, and 5 s are left"):
+        admission.accept(choice(100, 5.0), now(), draining=False)
+    assert admission.refusals["deadline"] == 1
+    admission.accept(choice(100, 5.0, least=1), now(), draining=False)  # it may end with its first token
+    admission.accept(choice(100, 9.0), now(), draining=False)
+    await asyncio.sleep(61.0)
+    admission.accept(choice(100, 5.0), now(), draining=False)  # that pace is too old
 
 
-def test_and_so_is_one_that_its_prompt_would_pass() -> None:
-    async def main() -> None:
-        made = mesh()
-        for worker in made.workers.values():
-            worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
-        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and 3 s are left"):
-            admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
-        for name in ("p1", "p2"):
-            made.workers[name].report(Load(free_pages=64, total_pages=64, queued_tokens=300, tokens_per_second=100.0))
-        with pytest.raises(Overloaded, match=r"and its own tokens, take about 7\.0 s, and its deadline is in 5 s"):
-            admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
-        for name in ("p1", "p2"):
-            made.workers[name].report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+@virtual
+async def test_and_so_is_one_that_its_prompt_would_pass() -> None:
+    made = mesh()
+    for worker in made.workers.values():
+        worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
+    with pytest.raises(DeadlineExceeded, match=r"take at least 4\.0 s, and 3 s are left"):
+        admission.accept(choice(10, 3.0, prompt=500), now, draining=False)
+    for name in ("p1", "p2"):
+        made.workers[name].report(Load(free_pages=64, total_pages=64, queued_tokens=300, tokens_per_second=100.0))
+    with pytest.raises(Overloaded, match=r"and its own tokens, take about 7\.0 s, and its deadline is in 5 s"):
         admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
-        assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
-
-    run_virtual(main())
-
-
-def test_the_other_prompts_of_a_request_count_as_its_own() -> None:
-    async def main() -> None:
-        made = mesh()
-        for worker in made.workers.values():
-            worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
-        count = len(made.workers)
-        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        batch = replace(choice(1, 3.0, prompt=100), beside_tokens=500 * count)
-        with pytest.raises(DeadlineExceeded, match=r"prompts and answers of this request take at least 4\.\d s"):
-            admission.accept(batch, now, draining=False)
-        admission.accept(replace(batch, beside_tokens=100), now, draining=False)
-
-    run_virtual(main())
+    for name in ("p1", "p2"):
+        made.workers[name].report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+    admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
+    assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
 
 
-def test_a_request_that_comes_after_its_deadline_is_told_so() -> None:
-    async def main() -> None:
-        made = mesh()
-        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        with pytest.raises(DeadlineExceeded, match="passed before it was read"):
-            admission.accept(choice(10, -0.04), now, draining=False)
+@virtual
+async def test_the_other_prompts_of_a_request_count_as_its_own() -> None:
+    made = mesh()
+    for worker in made.workers.values():
+        worker.report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
+    count = len(made.workers)
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
+    batch = replace(choice(1, 3.0, prompt=100), beside_tokens=500 * count)
+    with pytest.raises(DeadlineExceeded, match=r"prompts and answers of this request take at least 4\.\d s"):
+        admission.accept(batch, now, draining=False)
+    admission.accept(replace(batch, beside_tokens=100), now, draining=False)
 
-    run_virtual(main())
+
+@virtual
+async def test_a_request_that_comes_after_its_deadline_is_told_so() -> None:
+    made = mesh()
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
+    with pytest.raises(DeadlineExceeded, match="passed before it was read"):
+        admission.accept(choice(10, -0.04), now, draining=False)
 
 
-def test_a_short_wait_is_not_what_makes_a_request_late() -> None:
+@virtual
+async def test_a_short_wait_is_not_what_makes_a_request_late() -> None:
     """Half a second behind others, and eight of its own: it would come too late on an idle mesh, or nearly."""
-
-    async def main() -> None:
-        made = mesh()
-        for worker in made.workers.values():
-            worker.report(Load(free_pages=64, total_pages=64, queued_tokens=50, tokens_per_second=100.0))
-        admission, now = control(made, made.sequencer.paces), asyncio.get_running_loop().time()
-        with pytest.raises(DeadlineExceeded, match="allow more time"):
-            admission.accept(choice(1, 8.2, prompt=1000), now, draining=False)
-
-    run_virtual(main())
+    made = mesh()
+    for worker in made.workers.values():
+        worker.report(Load(free_pages=64, total_pages=64, queued_tokens=50, tokens_per_second=100.0))
+    admission, now = control(made, paces=made.sequencer.paces), asyncio.get_running_loop().time()
+    with pytest.raises(DeadlineExceeded, match="allow more time"):
+        admission.accept(choice(1, 8.2, prompt=1000), now, draining=False)
 
 
 @pytest.mark.parametrize("hopeless", [True, False])
@@ -168,19 +143,17 @@ def test_a_request_that_may_end_early_runs_until_its_deadline() -> None:
     assert str(error_of(request)) == "the request's deadline passed" and 28 <= len(request.shown) <= 31
 
 
-def test_the_pace_is_that_of_the_quickest_quarter_of_the_last_answers() -> None:
-    async def main() -> None:
-        made = mesh()
-        await taught(made, pace=0.4)
-        slow = made.sequencer.paces.quick(asyncio.get_running_loop().time())
-        await taught(made)
-        paces, now = made.sequencer.paces, asyncio.get_running_loop().time()
-        assert slow == pytest.approx(0.4) and paces.quick(now) == pytest.approx(PACE)
-        assert paces.answer_seconds(choice(11, 9.0), now) == pytest.approx(SURE * PACE * 10)
-        carried = replace(choice(11, 9.0), emitted=(1, 2, 3, 4))
-        assert paces.answer_seconds(carried, now) == pytest.approx(SURE * PACE * 6)
-
-    run_virtual(main())
+@virtual
+async def test_the_pace_is_that_of_the_quickest_quarter_of_the_last_answers() -> None:
+    made = mesh()
+    await taught(made, pace=0.4)
+    slow = made.sequencer.paces.quick(asyncio.get_running_loop().time())
+    await taught(made)
+    paces, now = made.sequencer.paces, asyncio.get_running_loop().time()
+    assert slow == pytest.approx(0.4) and paces.quick(now) == pytest.approx(PACE)
+    assert paces.answer_seconds(choice(11, 9.0), now) == pytest.approx(SURE * PACE * 10)
+    carried = replace(choice(11, 9.0), emitted=(1, 2, 3, 4))
+    assert paces.answer_seconds(carried, now) == pytest.approx(SURE * PACE * 6)
 
 
 def test_a_request_whose_deadline_has_passed_at_the_door_ends_with_the_next_pass_of_the_loop() -> None:

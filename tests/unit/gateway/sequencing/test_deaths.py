@@ -9,7 +9,7 @@ from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from mesh.messages.jobs import Reason
 from mesh.messages.reports import Lost
 from mesh.rules import RULES
-from tests.sim.loop import VirtualLoop, run_virtual
+from tests.sim.loop import VirtualLoop, virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
@@ -26,33 +26,29 @@ def computed_by(m: SequencerMesh, tier: str) -> tuple[GatewayRequest, str]:
 @pytest.mark.parametrize(
     ("how", "counts"), [("died", True), ("lease", False), ("drained", False), ("closed here", False)]
 )
-def test_only_the_end_of_a_process_counts(how: str, counts: bool, tier: str) -> None:
-    async def main() -> None:
-        m = mesh()
-        request, name = computed_by(m, tier)
-        session: Any = m.workers[name].session
-        session.ended_there = how not in ("lease", "closed here")
-        if how == "drained":
-            m.workers[name].drains()
-        m.end_session(name)
-        assert (len(request.deaths) == 1) is counts
-        assert request.phase is RequestPhase.OPEN, "it goes on in any case"
-
-    run_virtual(main())
+@virtual
+async def test_only_the_end_of_a_process_counts(how: str, counts: bool, tier: str) -> None:
+    m = mesh()
+    request, name = computed_by(m, tier)
+    session: Any = m.workers[name].session
+    session.ended_there = how not in ("lease", "closed here")
+    if how == "drained":
+        m.workers[name].drains()
+    m.end_session(name)
+    assert (len(request.deaths) == 1) is counts
+    assert request.phase is RequestPhase.OPEN, "it goes on in any case"
 
 
-def test_a_request_that_waits_in_the_queue_of_a_worker_is_no_cause_of_its_death() -> None:
-    async def main() -> None:
-        m = mesh()
-        waits, computed = m.accept(), m.accept()
-        while m.serving(computed)[0] != m.serving(waits)[0]:
-            computed = m.accept()
-        name = m.serving(waits)[0]
-        computed.begun = m.workers[name].incarnation
-        m.end_session(name)
-        assert len(computed.deaths) == 1 and not waits.deaths
-
-    run_virtual(main())
+@virtual
+async def test_a_request_that_waits_in_the_queue_of_a_worker_is_no_cause_of_its_death() -> None:
+    m = mesh()
+    waits, computed = m.accept(), m.accept()
+    while m.serving(computed)[0] != m.serving(waits)[0]:
+        computed = m.accept()
+    name = m.serving(waits)[0]
+    computed.begun = m.workers[name].incarnation
+    m.end_session(name)
+    assert len(computed.deaths) == 1 and not waits.deaths
 
 
 def landing_lost(m: SequencerMesh, request: GatewayRequest) -> None:
@@ -62,90 +58,81 @@ def landing_lost(m: SequencerMesh, request: GatewayRequest) -> None:
 
 
 @pytest.mark.parametrize("then", ["at once", "later", "heard"])
-def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_not_of_what_waits(then: str) -> None:
+@virtual
+async def test_a_worker_whose_end_decode_notices_first_died_of_what_it_computed_and_not_of_what_waits(
+    then: str,
+) -> None:
     """`then`: when its session ends, behind the report of decode; "heard": it sends something in between."""
-
-    async def main() -> None:
-        m = mesh()
-        waits, computed = m.accept(), m.accept()
-        while m.serving(computed)[0] != m.serving(waits)[0]:
-            computed = m.accept()
-        name = m.serving(waits)[0]
-        computed.begun = m.workers[name].incarnation
-        landing_lost(m, computed)
-        assert m.serving(computed)[0] != name
-        await asyncio.sleep({"at once": 0.0, "later": RULES.together_seconds + 0.1, "heard": 0.1}[then])
-        if then == "heard":
-            m.workers[name].session.heard_seconds = asyncio.get_running_loop().time()
-        m.end_session(name)
-        assert (len(computed.deaths), len(waits.deaths)) == ((1, 0) if then == "at once" else (0, 1))
-
-    run_virtual(main())
+    m = mesh()
+    waits, computed = m.accept(), m.accept()
+    while m.serving(computed)[0] != m.serving(waits)[0]:
+        computed = m.accept()
+    name = m.serving(waits)[0]
+    computed.begun = m.workers[name].incarnation
+    landing_lost(m, computed)
+    assert m.serving(computed)[0] != name
+    await asyncio.sleep({"at once": 0.0, "later": RULES.together_seconds + 0.1, "heard": 0.1}[then])
+    if then == "heard":
+        m.workers[name].session.heard_seconds = asyncio.get_running_loop().time()
+    m.end_session(name)
+    assert (len(computed.deaths), len(waits.deaths)) == ((1, 0) if then == "at once" else (0, 1))
 
 
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_gateway_that_was_stopped_blames_no_request_for_what_it_notices_then(stopped: bool) -> None:
-    async def main() -> None:
-        m = mesh()
-        m.sequencer.settling.start()
-        request, _ = computed_by(m, "prefill")
-        await asyncio.sleep(5.0)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualLoop)
-        if stopped:
-            loop.stand_still(3.0)
-        m.end_session(m.serving(request)[0])
-        m.end_session(m.serving(request)[0])  # the request was sent there in this very moment
-        assert len(request.deaths) == (0 if stopped else 2)
-        await asyncio.sleep(0.0)
-
-    run_virtual(main())
+@virtual
+async def test_a_gateway_that_was_stopped_blames_no_request_for_what_it_notices_then(stopped: bool) -> None:
+    m = mesh()
+    m.sequencer.settling.start()
+    request, _ = computed_by(m, "prefill")
+    await asyncio.sleep(5.0)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    if stopped:
+        loop.stand_still(3.0)
+    m.end_session(m.serving(request)[0])
+    m.end_session(m.serving(request)[0])  # the request was sent there in this very moment
+    assert len(request.deaths) == (0 if stopped else 2)
+    await asyncio.sleep(0.0)
 
 
-def test_one_death_costs_no_time_and_two_at_once_cost_a_moment() -> None:
-    async def main() -> None:
-        m = mesh()
-        request, name = computed_by(m, "decode")
-        m.end_session(name)
-        assert request.phase is RequestPhase.OPEN
-        prefill, _ = m.serving(request)
-        request.begun = m.workers[prefill].incarnation
-        m.end_session(prefill)
-        assert request.phase is RequestPhase.WAITING and not request.ended
-        await asyncio.sleep(RULES.together_seconds + 0.01)
-        assert request.phase is RequestPhase.OPEN
-
-    run_virtual(main())
+@virtual
+async def test_one_death_costs_no_time_and_two_at_once_cost_a_moment() -> None:
+    m = mesh()
+    request, name = computed_by(m, "decode")
+    m.end_session(name)
+    assert request.phase is RequestPhase.OPEN
+    prefill, _ = m.serving(request)
+    request.begun = m.workers[prefill].incarnation
+    m.end_session(prefill)
+    assert request.phase is RequestPhase.WAITING and not request.ended
+    await asyncio.sleep(RULES.together_seconds + 0.01)
+    assert request.phase is RequestPhase.OPEN
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_deaths_beside_those_of_other_workers_count_as_no_fault_of_the_request(together: bool) -> None:
-    async def main() -> None:
-        m = mesh()
-        request, name = computed_by(m, "decode")
-        request.deaths = []
-        m.end_session(name)
-        other = next(each for each in m.workers if each not in (name, *m.serving(request)))
-        await asyncio.sleep(0.0 if together else RULES.together_seconds + 0.5)
-        m.end_session(other)
-        (death,) = request.deaths
-        assert m.sequencer.deaths._counts(death, request.deaths) is not together
-
-    run_virtual(main())
+@virtual
+async def test_deaths_beside_those_of_other_workers_count_as_no_fault_of_the_request(together: bool) -> None:
+    m = mesh()
+    request, name = computed_by(m, "decode")
+    request.deaths = []
+    m.end_session(name)
+    other = next(each for each in m.workers if each not in (name, *m.serving(request)))
+    await asyncio.sleep(0.0 if together else RULES.together_seconds + 0.5)
+    m.end_session(other)
+    (death,) = request.deaths
+    assert m.sequencer.deaths._counts(death, request.deaths) is not together
 
 
-def test_a_request_ends_after_many_deaths_that_count_as_no_fault_of_it() -> None:
-    async def main() -> None:
-        m = mesh()
-        request, name = computed_by(m, "decode")
-        m.end_session(name)
-        (death,) = request.deaths
-        request.deaths = [death] * (RULES.deaths_in_all - 1)
-        await asyncio.sleep(5.0)
-        prefill, _ = m.serving(request)
-        request.begun = m.workers[prefill].incarnation
-        m.end_session(prefill)
-        await asyncio.sleep(RULES.judged_seconds + 0.01)
-        assert request.phase is RequestPhase.ERROR
-
-    run_virtual(main())
+@virtual
+async def test_a_request_ends_after_many_deaths_that_count_as_no_fault_of_it() -> None:
+    m = mesh()
+    request, name = computed_by(m, "decode")
+    m.end_session(name)
+    (death,) = request.deaths
+    request.deaths = [death] * (RULES.deaths_in_all - 1)
+    await asyncio.sleep(5.0)
+    prefill, _ = m.serving(request)
+    request.begun = m.workers[prefill].incarnation
+    m.end_session(prefill)
+    await asyncio.sleep(RULES.judged_seconds + 0.01)
+    assert request.phase is RequestPhase.ERROR

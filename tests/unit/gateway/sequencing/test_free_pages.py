@@ -9,7 +9,8 @@ from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from mesh.messages.jobs import FullKind
 from mesh.messages.reports import Full, Load
 from mesh.network.memory_network import MemoryNetwork
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
 def refused() -> tuple[Gateway, SequencerMesh, GatewayRequest]:
@@ -31,7 +32,7 @@ def reports(gateway: Gateway, m: SequencerMesh, free_pages: int) -> None:
 
 
 @virtual
-def test_a_worker_that_was_full_and_has_as_many_pages_as_before_is_asked_again() -> None:
+async def test_a_worker_that_was_full_and_has_as_many_pages_as_before_is_asked_again() -> None:
     gateway, m, request = refused()
     reports(gateway, m, 0)
     assert request.phase is RequestPhase.WAITING
@@ -40,7 +41,7 @@ def test_a_worker_that_was_full_and_has_as_many_pages_as_before_is_asked_again()
 
 
 @virtual
-def test_the_echo_of_the_refusal_is_no_room() -> None:
+async def test_the_echo_of_the_refusal_is_no_room() -> None:
     """Negative control."""
     gateway, m, request = refused()
     reports(gateway, m, 10)

@@ -3,15 +3,14 @@
 from typing import Any
 
 from gateway.core.interface import ChoiceRequest
-from gateway.routing.router import Local
-from gateway.sequencing.admission_control import AdmissionControl
 from gateway.sequencing.requests import BEHIND_STEPS, GatewayRequest, RequestPhase
 from gateway.tracing.record import RequestRecord, unrecorded
 from mesh.errors import Unavailable
 from mesh.messages.jobs import End, Sampling
 from mesh.messages.orders import Open
 from mesh.messages.reports import Load
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, control, mesh
 
 SPEED = 1000.0  # prompt tokens per second of each prefill worker: both compute 200 in the window
 
@@ -30,17 +29,6 @@ def accept(made: SequencerMesh, trace: RequestRecord, index: int, tokens: int = 
     return made.sequencer.accept(ChoiceRequest("r", "m", prompt, (), sampling, trace=trace, **more))
 
 
-def control(made: SequencerMesh) -> AdmissionControl:
-    return AdmissionControl(
-        made.sequencer.workers,
-        made.sequencer.tally,
-        lambda now, model: None,
-        local=Local.NEVER,
-        max_waiting=100,
-        queue_seconds=10.0,
-    )
-
-
 def batch(made: SequencerMesh, count: int, tokens: int = 150) -> list[GatewayRequest]:
     trace = unrecorded()
     return [accept(made, trace, index, tokens) for index in range(count)]
@@ -55,7 +43,7 @@ def first_token(made: SequencerMesh, request: GatewayRequest, end: End = End.NON
 
 
 @virtual
-def test_a_request_with_many_long_prompts_has_two_of_them_at_the_workers() -> None:
+async def test_a_request_with_many_long_prompts_has_two_of_them_at_the_workers() -> None:
     made = fast_mesh()
     many = batch(made, 6)
     assert at_work(many) == [0, 1] and made.sequencer.tally.waiting == 2
@@ -69,7 +57,7 @@ def test_a_request_with_many_long_prompts_has_two_of_them_at_the_workers() -> No
 
 
 @virtual
-def test_short_prompts_and_choices_of_one_prompt_go_together() -> None:
+async def test_short_prompts_and_choices_of_one_prompt_go_together() -> None:
     made = fast_mesh()
     assert at_work(batch(made, 20, tokens=10)) == list(range(20)), "they compute for less than the window"
     trace, prompt = unrecorded(), tuple(range(150))
@@ -80,7 +68,7 @@ def test_short_prompts_and_choices_of_one_prompt_go_together() -> None:
 
 
 @virtual
-def test_choices_behind_the_first_count_as_younger_than_they_are() -> None:
+async def test_choices_behind_the_first_count_as_younger_than_they_are() -> None:
     made = fast_mesh()
     many = batch(made, 2)
     alone = batch(made, 1)[0]
@@ -91,7 +79,7 @@ def test_choices_behind_the_first_count_as_younger_than_they_are() -> None:
 
 
 @virtual
-def test_the_estimate_of_a_new_requests_wait_leaves_out_the_prompts_that_it_overtakes() -> None:
+async def test_the_estimate_of_a_new_requests_wait_leaves_out_the_prompts_that_it_overtakes() -> None:
     made = fast_mesh()
     many = batch(made, 2)
     admission = control(made)
@@ -110,7 +98,7 @@ def test_the_estimate_of_a_new_requests_wait_leaves_out_the_prompts_that_it_over
 
 
 @virtual
-def test_a_part_of_the_places_at_decode_is_kept_for_others() -> None:
+async def test_a_part_of_the_places_at_decode_is_kept_for_others() -> None:
     made = fast_mesh(free_places=4)
     many = batch(made, 16, tokens=1)
     assert len(at_work(many)) == 7, "of eight places one is kept"
@@ -124,7 +112,7 @@ def test_a_part_of_the_places_at_decode_is_kept_for_others() -> None:
 
 
 @virtual
-def test_the_next_choice_begins_however_full_the_mesh_is_when_no_other_is_at_work() -> None:
+async def test_the_next_choice_begins_however_full_the_mesh_is_when_no_other_is_at_work() -> None:
     made = fast_mesh(running=8, place_seconds=1.0)
     many = batch(made, 3)
     assert at_work(many) == [0]
@@ -133,7 +121,7 @@ def test_the_next_choice_begins_however_full_the_mesh_is_when_no_other_is_at_wor
 
 
 @virtual
-def test_a_client_that_leaves_takes_those_along_that_wait_for_their_turn() -> None:
+async def test_a_client_that_leaves_takes_those_along_that_wait_for_their_turn() -> None:
     made = fast_mesh()
     many = batch(made, 6)
     for each in reversed(many):
@@ -143,7 +131,7 @@ def test_a_client_that_leaves_takes_those_along_that_wait_for_their_turn() -> No
 
 
 @virtual
-def test_room_at_a_worker_moves_no_choice_whose_turn_has_not_come() -> None:
+async def test_room_at_a_worker_moves_no_choice_whose_turn_has_not_come() -> None:
     made = fast_mesh()
     many = batch(made, 4)
     made.room("d1")
@@ -151,7 +139,7 @@ def test_room_at_a_worker_moves_no_choice_whose_turn_has_not_come() -> None:
 
 
 @virtual
-def test_hundreds_of_choices_that_fail_when_their_turn_comes_all_end() -> None:
+async def test_hundreds_of_choices_that_fail_when_their_turn_comes_all_end() -> None:
     made, trace = fast_mesh(), unrecorded()
     able = [accept(made, trace, index) for index in range(2)]
     many = [accept(made, trace, index, numerics="gone") for index in range(2, 900)]

@@ -14,8 +14,8 @@ from mesh.errors import Cancelled, DeadlineExceeded
 from mesh.messages.jobs import End, Reason, Token
 from mesh.messages.reports import Distribution, Lost, Measures, Prefilled, TokenOf, Tokens
 from mesh.telemetry.buckets import FIRST_TOKEN, ITERATION_TOKENS, LATENCY, PER_TOKEN
-from tests.sim.loop import run_virtual
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
 def nonzero(counts: Mapping[Any, int]) -> dict[Any, int]:
@@ -34,7 +34,7 @@ def serve(m: SequencerMesh, request: GatewayRequest, tokens: int, end: End = End
 
 
 @virtual
-def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
+async def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     serve(m, m.accept(), 3)
@@ -60,7 +60,7 @@ def test_a_request_is_counted_by_its_path_and_how_it_ended() -> None:
 
 
 @virtual
-def test_an_answer_that_its_front_door_cut_at_a_stop_string_ended_well() -> None:
+async def test_an_answer_that_its_front_door_cut_at_a_stop_string_ended_well() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     request = m.accept()
@@ -73,25 +73,22 @@ def test_an_answer_that_its_front_door_cut_at_a_stop_string_ended_well() -> None
     assert counted.requests["remote", "cancelled"] == 1, "without a whole answer the client has cancelled"
 
 
-def test_tokens_of_one_message_are_one_gap_and_latencies_add_up() -> None:
+@virtual
+async def test_tokens_of_one_message_are_one_gap_and_latencies_add_up() -> None:
     counted = GatewayMetrics()
-
-    async def main() -> None:
-        m = mesh(counted)
-        request = m.accept(max_tokens=6)
-        prefill, decode = m.serving(request)
-        ticket = request.ticket
-        assert ticket is not None
-        await asyncio.sleep(1.0)
-        m.sequencer.on_prefilled(Prefilled(ticket, 4, 0.25, 0.5))
-        m.token(prefill, ticket, 0)
-        await asyncio.sleep(0.2)
-        items = tuple(TokenOf(ticket, Token(position, 7)) for position in range(5))
-        m.sequencer.on_tokens(m.workers[decode], Tokens(items))
-        await asyncio.sleep(0.4)
-        m.token(decode, ticket, 5, End.LENGTH)
-
-    run_virtual(main())
+    m = mesh(counted)
+    request = m.accept(max_tokens=6)
+    prefill, decode = m.serving(request)
+    ticket = request.ticket
+    assert ticket is not None
+    await asyncio.sleep(1.0)
+    m.sequencer.on_prefilled(Prefilled(ticket, 4, 0.25, 0.5))
+    m.token(prefill, ticket, 0)
+    await asyncio.sleep(0.2)
+    items = tuple(TokenOf(ticket, Token(position, 7)) for position in range(5))
+    m.sequencer.on_tokens(m.workers[decode], Tokens(items))
+    await asyncio.sleep(0.4)
+    m.token(decode, ticket, 5, End.LENGTH)
 
     def only(family_name: str, bounds: tuple[float, ...]) -> tuple[int, float]:
         (view,) = getattr(counted, family_name).views(bounds).values()
@@ -107,7 +104,7 @@ def test_tokens_of_one_message_are_one_gap_and_latencies_add_up() -> None:
 
 
 @virtual
-def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> None:
+async def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     first, second = m.accept(choices=2), m.accept(choices=2)
@@ -120,7 +117,7 @@ def test_the_longest_choice_of_a_request_counts_once_when_all_have_ended() -> No
 
 
 @virtual
-def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_nothing_away() -> None:
+async def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_nothing_away() -> None:
     counted = GatewayMetrics()
     m = mesh(counted)
     worker = m.workers["d1"]
@@ -140,22 +137,17 @@ def test_steps_count_from_the_first_measures_on_and_a_restarted_worker_takes_not
     assert sum(counted.step_tokens.of().counts) == 15
 
 
-def test_drafts_are_counted_by_what_the_front_door_takes() -> None:
+@virtual
+async def test_drafts_are_counted_by_what_the_front_door_takes() -> None:
     counted = GatewayMetrics()
+    m = mesh(counted)
+    request = m.accept(max_tokens=5)
+    assert request.ticket is not None
+    drafts = [Token(1, 1, drafted=4), Token(2, 2, accepted=True), Token(3, 3, accepted=True)]
+    tokens = [Token(0, 9), *drafts, Token(4, 4, drafted=1, end=End.LENGTH)]
+    m.sequencer.on_tokens(m.workers[m.serving(request)[1]], Tokens(tuple(TokenOf(request.ticket, t) for t in tokens)))
 
-    async def main() -> None:
-        m = mesh(counted)
-        request = m.accept(max_tokens=5)
-        assert request.ticket is not None
-        drafts = [Token(1, 1, drafted=4), Token(2, 2, accepted=True), Token(3, 3, accepted=True)]
-        tokens = [Token(0, 9), *drafts, Token(4, 4, drafted=1, end=End.LENGTH)]
-        m.sequencer.on_tokens(
-            m.workers[m.serving(request)[1]], Tokens(tuple(TokenOf(request.ticket, t) for t in tokens))
-        )
-
-        async for _ in RequestStream(m.sequencer, request).events():
-            pass
-
-    run_virtual(main())
+    async for _ in RequestStream(m.sequencer, request).events():
+        pass
     assert (counted.generated, counted.draft_steps, counted.drafts, counted.accepted_drafts) == (5, 2, 5, 2)
     assert counted.accepted_at == {0: 1, 1: 1}, "two drafts of one step, one behind the other"

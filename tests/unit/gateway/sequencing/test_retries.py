@@ -6,7 +6,7 @@ from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from gateway.sequencing.retries import SLICE_SECONDS, Retries
 from mesh.errors import Unavailable
 from mesh.messages.jobs import FullKind
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
@@ -38,52 +38,44 @@ class Passes:
         self._loop.time = self._time  # type: ignore[method-assign]
 
 
-def test_a_burst_of_waiting_requests_is_retried_in_slices_and_each_of_them_once() -> None:
-    async def main() -> None:
-        passes = Passes(waiting(mesh(), 30), SLICE_SECONDS / 4)
+@virtual
+async def test_a_burst_of_waiting_requests_is_retried_in_slices_and_each_of_them_once() -> None:
+    passes = Passes(waiting(mesh(), 30), SLICE_SECONDS / 4)
+    passes.retries.start()
+    first = len(passes.tried)
+    assert 0 < first < 10, "others have their turn before the pass goes on"
+    while len(passes.tried) < 30:
+        await asyncio.sleep(0)
+    await asyncio.sleep(1)
+    assert passes.tried == list(range(30))
+    passes.close()
+
+
+@virtual
+async def test_quick_retries_all_happen_at_once() -> None:
+    passes = Passes(waiting(mesh(), 30), 0.0)
+    passes.retries.start()
+    assert passes.tried == list(range(30))
+    passes.close()
+
+
+@virtual
+async def test_room_during_a_pass_starts_one_more_behind_it() -> None:
+    passes = Passes(waiting(mesh(), 12), SLICE_SECONDS / 4)
+    for _ in range(3):
         passes.retries.start()
-        first = len(passes.tried)
-        assert 0 < first < 10, "others have their turn before the pass goes on"
-        while len(passes.tried) < 30:
-            await asyncio.sleep(0)
-        await asyncio.sleep(1)
-        assert passes.tried == list(range(30))
-        passes.close()
-
-    run_virtual(main())
+    await asyncio.sleep(1)
+    assert passes.tried == [*range(12), *range(12)]
+    passes.close()
 
 
-def test_quick_retries_all_happen_at_once() -> None:
-    async def main() -> None:
-        passes = Passes(waiting(mesh(), 30), 0.0)
-        passes.retries.start()
-        assert passes.tried == list(range(30))
-        passes.close()
-
-    run_virtual(main())
-
-
-def test_room_during_a_pass_starts_one_more_behind_it() -> None:
-    async def main() -> None:
-        passes = Passes(waiting(mesh(), 12), SLICE_SECONDS / 4)
-        for _ in range(3):
-            passes.retries.start()
-        await asyncio.sleep(1)
-        assert passes.tried == [*range(12), *range(12)]
-        passes.close()
-
-    run_virtual(main())
-
-
-def test_a_request_that_ended_during_the_pass_is_not_retried() -> None:
-    async def main() -> None:
-        made = mesh()
-        requests = waiting(made, 12)
-        passes = Passes(requests, SLICE_SECONDS / 4)
-        passes.retries.start()
-        made.sequencer.end(requests[11], Unavailable("over"))
-        await asyncio.sleep(1)
-        assert passes.tried == list(range(11))
-        passes.close()
-
-    run_virtual(main())
+@virtual
+async def test_a_request_that_ended_during_the_pass_is_not_retried() -> None:
+    made = mesh()
+    requests = waiting(made, 12)
+    passes = Passes(requests, SLICE_SECONDS / 4)
+    passes.retries.start()
+    made.sequencer.end(requests[11], Unavailable("over"))
+    await asyncio.sleep(1)
+    assert passes.tried == list(range(11))
+    passes.close()

@@ -5,7 +5,8 @@ from dataclasses import fields
 from gateway.sequencing.ended_requests import KEPT, EndedRequest
 from mesh.errors import Cancelled
 from mesh.messages.jobs import End
-from tests.unit.gateway.fake_mesh import SequencerMesh, mesh, virtual
+from tests.sim.loop import virtual
+from tests.unit.gateway.fake_mesh import SequencerMesh, mesh
 
 
 def answer(mesh: SequencerMesh, prompt: int = 10) -> None:
@@ -15,7 +16,7 @@ def answer(mesh: SequencerMesh, prompt: int = 10) -> None:
 
 
 @virtual
-def test_an_answered_request_is_remote_and_its_tokens_count() -> None:
+async def test_an_answered_request_is_remote_and_its_tokens_count() -> None:
     made = mesh()
     answer(made)
     tally = made.sequencer.tally
@@ -26,7 +27,7 @@ def test_an_answered_request_is_remote_and_its_tokens_count() -> None:
 
 
 @virtual
-def test_a_request_whose_worker_died_is_resumed() -> None:
+async def test_a_request_whose_worker_died_is_resumed() -> None:
     made = mesh()
     request = made.accept()
     made.token(made.serving(request)[1], request.ticket, 0)
@@ -36,7 +37,7 @@ def test_a_request_whose_worker_died_is_resumed() -> None:
 
 
 @virtual
-def test_a_cancelled_request_counts_as_such_and_only_once() -> None:
+async def test_a_cancelled_request_counts_as_such_and_only_once() -> None:
     made = mesh()
     request = made.accept()
     made.sequencer.end(request, Cancelled("enough"))
@@ -45,7 +46,7 @@ def test_a_cancelled_request_counts_as_such_and_only_once() -> None:
 
 
 @virtual
-def test_only_the_last_requests_are_kept_and_numbers_go_on() -> None:
+async def test_only_the_last_requests_are_kept_and_numbers_go_on() -> None:
     made = mesh()
     for _ in range(KEPT + 5):
         answer(made)

@@ -9,7 +9,7 @@ from gateway.sequencing.requests import GatewayRequest, RequestPhase
 from mesh.errors import BatonError, PoolTooSmall, Unavailable
 from mesh.messages.jobs import FullKind, Reason
 from mesh.messages.reports import Lost
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 from tests.unit.gateway.fake_mesh import SequencerMesh, error_of, mesh
 
 
@@ -28,26 +28,23 @@ def too_large_for_prefill(m: SequencerMesh, request: GatewayRequest) -> None:
 
 
 @pytest.mark.parametrize("other", [True, False])
-def test_an_answer_that_outgrew_the_prefill_pools_of_its_class_ends_at_once(other: bool) -> None:
+@virtual
+async def test_an_answer_that_outgrew_the_prefill_pools_of_its_class_ends_at_once(other: bool) -> None:
     """`other`: the second pair of workers is of another class; else it is asked too."""
-
-    async def main() -> None:
-        m = mesh()
-        if other:
-            another_class(m, "p2", "d2")
-        request = m.accept()
-        _, decode = m.serving(request)
-        assert decode == "d1"
-        m.token(decode, request.ticket, 0)
+    m = mesh()
+    if other:
+        another_class(m, "p2", "d2")
+    request = m.accept()
+    _, decode = m.serving(request)
+    assert decode == "d1"
+    m.token(decode, request.ticket, 0)
+    too_large_for_prefill(m, request)
+    if not other:
+        assert request.phase is RequestPhase.OPEN, "negative control: the second prefill worker may hold it"
         too_large_for_prefill(m, request)
-        if not other:
-            assert request.phase is RequestPhase.OPEN, "negative control: the second prefill worker may hold it"
-            too_large_for_prefill(m, request)
-        error = error_of(request)
-        assert isinstance(error, PoolTooSmall) and "answer so far have 11 tokens" in error.message
-        assert error.field == "max_tokens"
-
-    run_virtual(main())
+    error = error_of(request)
+    assert isinstance(error, PoolTooSmall) and "answer so far have 11 tokens" in error.message
+    assert error.field == "max_tokens"
 
 
 @pytest.mark.parametrize("partner", [True, False])

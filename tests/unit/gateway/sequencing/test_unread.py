@@ -14,7 +14,7 @@ from gateway.sequencing.unread import (
 )
 from mesh.errors import Unavailable
 from mesh.messages.jobs import Token
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 
 def filled(count: int, limit: int = 1 << 20, turns: Turns | None = None) -> UnreadTokens:
@@ -62,59 +62,53 @@ def test_what_is_dropped_is_forgotten() -> None:
     assert len(unread) == unread.bytes == 0
 
 
-def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
-    async def main() -> None:
-        turns, passes = Turns(), [0]
-        most = [0]
+@virtual
+async def test_readers_with_a_backlog_take_turns_and_others_run_meanwhile() -> None:
+    turns, passes = Turns(), [0]
+    most = [0]
 
-        async def read(unread: UnreadTokens) -> None:
-            while len(unread):
-                if not unread.ready:
-                    await unread.wait()
-                unread.take()
-                taken[passes[0]] = taken.get(passes[0], 0) + 1
+    async def read(unread: UnreadTokens) -> None:
+        while len(unread):
+            if not unread.ready:
+                await unread.wait()
+            unread.take()
+            taken[passes[0]] = taken.get(passes[0], 0) + 1
 
-        async def count() -> None:
-            while not done.is_set():
-                await asyncio.sleep(0)
-                passes[0] += 1
-
-        taken: dict[int, int] = {}
-        done = asyncio.Event()
-        counting = asyncio.ensure_future(count())
-        await asyncio.gather(*(read(filled(40, turns=turns)) for _ in range(10)))
-        done.set()
-        await counting
-        first, *later = [taken[each] for each in sorted(taken)]
-        most[0] = max(later)
-        assert sum(taken.values()) == 400
-        assert first <= 10 * AT_A_TIME and most[0] <= 2 * AT_A_TIME, "one reader at a time goes on"
-
-    run_virtual(main())
-
-
-def test_a_reader_that_keeps_up_never_waits_for_a_turn() -> None:
-    async def main() -> None:
-        unread, turns = UnreadTokens(1 << 20, Turns()), 0
-        for position in range(100):
-            reading = asyncio.ensure_future(unread.wait())
+    async def count() -> None:
+        while not done.is_set():
             await asyncio.sleep(0)
-            unread.put(Token(position, 7), 0.0)
-            await reading
-            token = unread.take()
-            assert isinstance(token, Token) and token.position == position
-            turns += 1
-        assert turns == 100
+            passes[0] += 1
 
-    run_virtual(main())
+    taken: dict[int, int] = {}
+    done = asyncio.Event()
+    counting = asyncio.ensure_future(count())
+    await asyncio.gather(*(read(filled(40, turns=turns)) for _ in range(10)))
+    done.set()
+    await counting
+    first, *later = [taken[each] for each in sorted(taken)]
+    most[0] = max(later)
+    assert sum(taken.values()) == 400
+    assert first <= 10 * AT_A_TIME and most[0] <= 2 * AT_A_TIME, "one reader at a time goes on"
 
 
-def test_a_turn_passes_over_readers_that_were_cancelled() -> None:
-    async def main() -> None:
-        turns = Turns()
-        first, second = asyncio.ensure_future(turns.next()), asyncio.ensure_future(turns.next())
+@virtual
+async def test_a_reader_that_keeps_up_never_waits_for_a_turn() -> None:
+    unread, turns = UnreadTokens(1 << 20, Turns()), 0
+    for position in range(100):
+        reading = asyncio.ensure_future(unread.wait())
         await asyncio.sleep(0)
-        first.cancel()
-        await asyncio.wait_for(second, 1.0)
+        unread.put(Token(position, 7), 0.0)
+        await reading
+        token = unread.take()
+        assert isinstance(token, Token) and token.position == position
+        turns += 1
+    assert turns == 100
 
-    run_virtual(main())
+
+@virtual
+async def test_a_turn_passes_over_readers_that_were_cancelled() -> None:
+    turns = Turns()
+    first, second = asyncio.ensure_future(turns.next()), asyncio.ensure_future(turns.next())
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait_for(second, 1.0)

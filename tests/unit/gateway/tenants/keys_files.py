@@ -1,6 +1,5 @@
 """Keys files of tests, and front doors behind them. Keys of tests say whose they are."""
 
-import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +9,9 @@ from typing import Any
 
 import httpx2
 
-from gateway.dialects.api import HttpApi
 from gateway.grpc import api as grpc_api
 from gateway.grpc.guard import GrpcGuard
 from gateway.grpc.server import serve_grpc
-from gateway.http.server import serve_http
 from gateway.prompts.assets import Assets
 from gateway.tenants.admission import UNKNOWN
 from gateway.tenants.keys import KeyFile
@@ -24,6 +21,8 @@ from gateway.tracing.traces import RecentTraces
 from mesh.config.services import GatewayConfig
 from mesh.network.grpc_network import GrpcListening
 from mesh.telemetry.spans import KeptHere
+from tests.harness.served_api import served_api
+from tests.harness.waiting import within
 
 
 def key_of(name: str) -> str:
@@ -77,14 +76,9 @@ class GuardedDoor:
 async def guarded_http(core: Any, assets: Assets, file: Path) -> AsyncIterator[GuardedDoor]:
     keys, clock = KeyFile(file), SetClock()
     tenants, traces = Tenants(keys, clock), RecentTraces(KeptHere(), random=random.Random(5), admission=UNKNOWN)
-    api = HttpApi(core, assets, random=random.Random(7), clock=lambda: 1.7e9, traces=traces, tenants=tenants)
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    try:
-        async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as http:
-            yield GuardedDoor(file, keys, tenants, clock, traces, http, server.address)
-    finally:
-        await server.close()
-        await api.aclose()
+    async with served_api(core, assets, traces=traces, tenants=tenants) as address:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=None) as http:
+            yield GuardedDoor(file, keys, tenants, clock, traces, http, address)
 
 
 @asynccontextmanager
@@ -101,12 +95,6 @@ async def guarded_grpc(core: Any, assets: Assets, tenants: Tenants, **settings: 
         await server.close()
 
 
-async def soon(condition: Any, seconds: float = 20.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def begun(core: Any, count: int) -> None:
     """Wait until so many choices have reached the core."""
-    await soon(lambda: len(core.requests) == count)
+    await within(20, lambda: len(core.requests) == count)

@@ -18,12 +18,13 @@ from baton.vllm.v1 import vllm_pb2_grpc as vllm_grpc
 from gateway.prompts.assets import Assets
 from gateway.tenants.keys import KeyFile
 from gateway.tenants.tenants import Tenants
+from tests.harness.waiting import within
 from tests.unit.certificates import Authority
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore
 from tests.unit.gateway.fake_mesh import mesh
 from tests.unit.gateway.public_grpc import ask, details_of
-from tests.unit.gateway.tenants.keys_files import SetClock, guarded_grpc, key_of, soon, write_keys
+from tests.unit.gateway.tenants.keys_files import SetClock, guarded_grpc, key_of, write_keys
 
 Metadata = tuple[tuple[str, str], ...]
 NOBODY: Metadata = ()
@@ -137,11 +138,11 @@ async def test_limits_are_statuses_with_quota_and_time(assets: Assets, tmp_path:
         stub: Any = pb_grpc.InferenceServiceStub(channel)
         request = ask(text="x" * 30, stop=pb.StopOptions(max_tokens=50))
         stream = stub.StreamGenerate(pb.StreamGenerateRequest(request=request), metadata=shows("alice"))
-        await soon(lambda: core.requests)
+        await within(20, lambda: core.requests)
         core.emit(40)
         assert (await stream.read()).HasField("started")
         stream.cancel()
-        await soon(lambda: not core.running)
+        await within(20, lambda: not core.running)
         error = await refusal(stub.Generate(ask(), metadata=shows("alice")))
         details = details_of(error)
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and details["ErrorInfo"].reason == "RATE_LIMITED"
@@ -152,17 +153,17 @@ async def test_limits_are_statuses_with_quota_and_time(assets: Assets, tmp_path:
         clock.now += 4
         continued = ask(emitted=[emitted], stop=pb.StopOptions(max_tokens=50), sampling=pb.SamplingOptions(seed=1))
         call = asyncio.ensure_future(_answer(stub, continued, "alice"))
-        await soon(lambda: len(core.requests) == 2)
+        await within(20, lambda: len(core.requests) == 2)
         use = tenants._uses["alice"]
         assert use.prompt_tokens == 30 + 1 + 20, "tokens that a client brings along are computed as a prompt is"
         call.cancel()
         running = [stub.Generate(ask(), metadata=shows("bob")) for _ in range(2)]
-        await soon(lambda: len(core.requests) == 4)
+        await within(20, lambda: len(core.requests) == 4)
         assert (await refusal(stub.Generate(ask(), metadata=shows("bob")))).code().name == "RESOURCE_EXHAUSTED"
         for each in running:
             each.cancel()
-        await soon(lambda: tenants._uses["bob"].choices == 0)
-        await soon(lambda: use.choices == use.aside == 0)
+        await within(20, lambda: tenants._uses["bob"].choices == 0)
+        await within(20, lambda: use.choices == use.aside == 0)
 
 
 async def _answer(stub: Any, request: pb.GenerateRequest, name: str) -> Any:

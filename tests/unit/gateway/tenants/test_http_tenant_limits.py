@@ -9,6 +9,7 @@ import pytest
 
 from gateway.prompts.assets import Assets
 from mesh.errors import Unavailable
+from tests.harness.waiting import within
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore
 from tests.unit.gateway.fake_mesh import mesh
@@ -18,7 +19,6 @@ from tests.unit.gateway.tenants.keys_files import (
     begun,
     guarded_http,
     key_of,
-    soon,
     write_keys,
 )
 
@@ -37,9 +37,9 @@ async def test_spent_tokens_give_429_with_the_buckets_time(busy: tuple[GuardedDo
     await begun(core, 1)
     core.emit(50)
     assert core.running, "the last token came without an end"
-    await soon(lambda: door.tenants._uses["alice"].generated_tokens == 50)
+    await within(20, lambda: door.tenants._uses["alice"].generated_tokens == 50)
     first.cancel()
-    await soon(lambda: not core.running)
+    await within(20, lambda: not core.running)
     refused = await door.complete("alice")
     error = refused.json()["error"]
     assert refused.status_code == 429 and (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
@@ -74,12 +74,12 @@ async def test_running_choices_are_counted_until_the_last_byte(busy: tuple[Guard
         assert refused.status_code == 429 and refused.headers["retry-after"] == "1"
     assert (await door.complete("alice", max_tokens=0)).status_code == 200, "others are not held up"
     running.pop().cancel()
-    await soon(lambda: door.tenants._uses["bob"].choices == 2)
+    await within(20, lambda: door.tenants._uses["bob"].choices == 2)
     more = asyncio.ensure_future(door.complete("bob", n=2))
     await begun(core, 6)
     for each in (*running, more):
         each.cancel()
-    await soon(lambda: door.tenants._uses["bob"].choices == 0 and not core.running)
+    await within(20, lambda: door.tenants._uses["bob"].choices == 0 and not core.running)
     assert door.tenants._uses["bob"].aside == 0
 
 
@@ -92,11 +92,11 @@ async def test_a_half_sent_body_takes_a_place(busy: tuple[GuardedDoor, EmittingC
         _, writer = await asyncio.open_connection(host, int(port))
         writer.write(head.encode() + b"{")
         writers.append(writer)
-    await soon(lambda: "bob" in door.tenants._uses and door.tenants._uses["bob"].choices == 4)
+    await within(20, lambda: "bob" in door.tenants._uses and door.tenants._uses["bob"].choices == 4)
     assert (await door.complete("bob")).status_code == 429
     for writer in writers:
         writer.close()
-    await soon(lambda: door.tenants._uses["bob"].choices == 0)
+    await within(20, lambda: door.tenants._uses["bob"].choices == 0)
 
 
 async def test_a_slow_reader_pays_for_what_was_generated(busy: tuple[GuardedDoor, EmittingCore]) -> None:
@@ -110,9 +110,9 @@ async def test_a_slow_reader_pays_for_what_was_generated(busy: tuple[GuardedDoor
     generating = asyncio.ensure_future(generate())
     async with door.http.stream("POST", "/v1/completions", headers=bearer("alice"), json=body):
         await generating
-        await soon(lambda: door.tenants._uses["alice"].generated_tokens == 60)
+        await within(20, lambda: door.tenants._uses["alice"].generated_tokens == 60)
         assert (await door.complete("alice")).status_code == 429, "while it reads slowly, and afterwards"
-    await soon(lambda: door.tenants._uses["alice"].choices == 0)
+    await within(20, lambda: door.tenants._uses["alice"].choices == 0)
     assert (await door.complete("alice")).status_code == 429
 
 
@@ -128,7 +128,7 @@ async def test_a_prompt_is_paid_once_for_all_its_choices_and_a_rejected_request_
     await begun(core, 6)
     assert use.prompt_tokens == 5 and use.choices == 6
     running.cancel()
-    await soon(lambda: use.choices == 0)
+    await within(20, lambda: use.choices == 0)
 
 
 async def test_a_request_that_the_core_refuses_costs_nothing(assets: Assets, tmp_path: Path) -> None:

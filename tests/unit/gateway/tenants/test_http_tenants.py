@@ -13,13 +13,13 @@ import pytest
 
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
+from tests.harness.waiting import within
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.tenants.keys_files import (
     GuardedDoor,
     bearer,
     guarded_http,
     key_of,
-    soon,
     write_keys,
 )
 
@@ -184,7 +184,7 @@ async def test_a_reload_lets_in_and_locks_out(door: GuardedDoor) -> None:
 async def test_the_tenant_stands_in_log_trace_and_page(door: GuardedDoor, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "baton.request"):
         await door.complete("alice")
-        await soon(lambda: caplog.records)
+        await within(20, lambda: caplog.records)
     (line,) = caplog.records
     assert line.__dict__["tenant"] == "alice" and " tenant alice ok" in line.getMessage()
     (record,) = door.traces.latest(5)

@@ -24,6 +24,7 @@ from mesh.config.door_config import DoorConfig
 from mesh.telemetry.spans import KeptHere
 from tests.harness.longest_pass import LongestPass, best_of
 from tests.harness.socketless import SocketlessHttp
+from tests.harness.waiting import within
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.emitting_core import EmittingCore
 from tests.unit.gateway.fake_mesh import mesh
@@ -36,7 +37,6 @@ from tests.unit.gateway.tenants.keys_files import (
     guarded_grpc,
     guarded_http,
     key_of,
-    soon,
     write_keys,
 )
 
@@ -155,12 +155,12 @@ async def test_many_small_requests_at_once_stay_below_every_limit(assets: Assets
     async with guarded_http(core, assets, write_keys(tmp_path / "keys", **rows)) as door:
         calls = [asyncio.ensure_future(door.complete("alice", max_tokens=9)) for _ in range(40)]
         use_of = door.tenants._uses
-        await soon(lambda: "alice" in use_of and use_of["alice"].refused.total() == 35)
+        await within(20, lambda: "alice" in use_of and use_of["alice"].refused.total() == 35)
         await begun(core, 5)
         assert use_of["alice"].choices == 5
         for call in calls:
             call.cancel()
-        await soon(lambda: use_of["alice"].choices == use_of["alice"].aside == 0)
+        await within(20, lambda: use_of["alice"].choices == use_of["alice"].aside == 0)
 
 
 async def test_cancelled_requests_are_paid_and_leave_no_place_taken(assets: Assets, tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_cancelled_requests_are_paid_and_leave_no_place_taken(assets: Asse
             await begun(core, number)
             core.emit(1)
             call.cancel()
-            await soon(lambda: not core.running and not door.tenants._uses["alice"].choices)
+            await within(20, lambda: not core.running and not door.tenants._uses["alice"].choices)
         use = door.tenants._uses["alice"]
         assert (use.prompt_tokens, use.generated_tokens, use.aside) == (96, 4, 0)
 
@@ -198,7 +198,7 @@ async def test_a_grpc_client_that_never_reads_and_vanishes_leaves_no_place_taken
                 core.emit(20, top=20)
                 await asyncio.sleep(0)
             await channel.close()
-            await soon(lambda: tenants._uses["alice"].choices == 0 and not core.running)
+            await within(20, lambda: tenants._uses["alice"].choices == 0 and not core.running)
 
 
 async def test_a_grpc_client_without_a_key_is_refused_before_its_message_comes(

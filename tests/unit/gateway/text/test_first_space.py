@@ -15,8 +15,8 @@ from gateway.prompts.assets import load_assets
 from gateway.text.detokenizer import Detokenizer
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.grammar import Grammars
+from tests.harness.served_api import served_api
 from tests.unit.gateway.conftest import FakeCore
-from tests.unit.gateway.emitting_core import http_of
 from tests.unit.gateway.text.test_detokenizer import metaspace
 from tests.unit.gateway.text.test_tokenizer import sentencepiece_like
 
@@ -47,7 +47,7 @@ async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
     config = {"max_position_embeddings": 512, "vocab_size": 300, "eos_token_id": END, "bos_token_id": BEGIN}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
-    async with http_of(FakeCore(follows), load_assets(tmp_path, "tiny")) as address:
+    async with served_api(FakeCore(follows), load_assets(tmp_path, "tiny")) as address:
         async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
             yield client
 

@@ -5,15 +5,12 @@ from typing import Any
 
 import pytest
 
-from engine.pool.pages import PagePool
-from mesh.messages.jobs import Tier
-from mesh.messages.reports import Hello, Load, PrefixChange, Register
+from mesh.messages.reports import Register
 from mesh.network.interface import StreamClosed
 from mesh.rules import RULES
 from mesh.sessions.attach import LOOK_SECONDS, SOON_SECONDS, Attachments
 from tests.sim.loop import run_virtual
-
-HELLO = Hello(Tier.DECODE, 1, "worker", "a", "print", "m", "0", 4, 64, Load(), PrefixChange(0, (), (), True))
+from tests.unit.mesh.attachments import attachments
 
 
 class DeafFor:
@@ -36,18 +33,8 @@ class Listens:
     address = "here:1"
 
 
-def attachments(network: Any) -> Attachments:
-    found = Attachments(
-        network,
-        gateways=("gateway:1",),
-        rules=RULES,
-        hello=HELLO,
-        load=lambda: pytest.fail("no gateway has dialed"),
-        cached=tuple,
-        on_message=lambda session, message: None,
-        on_end=lambda session: None,
-        pages=PagePool(8),
-    )
+def undialed(network: Any) -> Attachments:
+    found = attachments(network, gateways=("gateway:1",), load=lambda: pytest.fail("no gateway has dialed"))
     found.listening = Listens()  # type: ignore[assignment]
     return found
 
@@ -57,7 +44,7 @@ async def gaps(deaf: int, seconds: float) -> list[float]:
     network, loop = DeafFor(deaf), asyncio.get_running_loop()
     now = 0.0
     loop.time = lambda: now  # type: ignore[method-assign]
-    task = asyncio.ensure_future(attachments(network).register())
+    task = asyncio.ensure_future(undialed(network).register())
     while now < seconds:
         await asyncio.sleep(0)
         now += 0.001
@@ -97,7 +84,7 @@ class Growing:
 def test_a_worker_registers_with_every_gateway_behind_a_name_and_with_those_that_come_later() -> None:
     async def main() -> tuple[list[str], list[str]]:
         network = Growing("a:1", "b:1")
-        worker = attachments(network)
+        worker = undialed(network)
         task = asyncio.ensure_future(worker.register())
         await asyncio.sleep(0.5)
         first = list(network.asked)

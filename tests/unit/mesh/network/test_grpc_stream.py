@@ -20,7 +20,8 @@ from mesh.messages.reports import Load, TokenOf, Tokens
 from mesh.network.grpc_network import GrpcNetwork
 from mesh.network.grpc_stream import GrpcStream, pieces
 from mesh.network.interface import Channel, Stream, StreamClosed
-from tests.unit.mesh.grpc_ports import echo, listening, within
+from tests.harness.waiting import within
+from tests.unit.mesh.grpc_ports import echo, listening
 
 TICKET = Ticket(1, 1, bytes(16))
 KV_HELLO = KvHello(1, "fp32", opaque_pages((2, 2048), content="model"), "host", 0, 1)

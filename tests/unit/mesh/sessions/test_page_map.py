@@ -14,7 +14,7 @@ from mesh.messages.codec import UP
 from mesh.messages.message import Message
 from mesh.messages.reports import PageMap
 from mesh.sessions.page_map import LETTERS, MOST_CELLS, PAGE_STATES, PERIOD_SECONDS, PageWatch, pack, spell
-from tests.sim.loop import run_virtual
+from tests.sim.loop import virtual
 
 
 @dataclass
@@ -84,23 +84,20 @@ def test_a_state_of_a_newer_worker_is_a_question_mark() -> None:
     assert spell(PageMap(1, bytes((0, 9)), (3, 2))) == "1:f3?2"
 
 
-def watched(seconds: int, *, change_at: tuple[float, ...] = (), again_at: float | None = None) -> list[float]:
+@virtual
+async def watched(seconds: int, *, change_at: tuple[float, ...] = (), again_at: float | None = None) -> list[float]:
     """When maps were sent to one session that watches for so many seconds."""
     session, pool = WatchingSession(), FixedPool(["free"] * 8)
-
-    async def main() -> None:
-        watch, loop = PageWatch(pool), asyncio.get_running_loop()
-        begin = loop.time()
-        watch.watch(cast(Any, session), seconds)
-        for number, at in enumerate(change_at):
-            loop.call_at(begin + at, pool.names.__setitem__, number % 8, "in_use")
-        if again_at is not None:
-            loop.call_at(begin + again_at, watch.watch, cast(Any, session), seconds)
-        await asyncio.sleep(30)
-        watch.close()
-        session.sent = [(at - begin, message) for at, message in session.sent]
-
-    run_virtual(main())
+    watch, loop = PageWatch(pool), asyncio.get_running_loop()
+    begin = loop.time()
+    watch.watch(cast(Any, session), seconds)
+    for number, at in enumerate(change_at):
+        loop.call_at(begin + at, pool.names.__setitem__, number % 8, "in_use")
+    if again_at is not None:
+        loop.call_at(begin + again_at, watch.watch, cast(Any, session), seconds)
+    await asyncio.sleep(30)
+    watch.close()
+    session.sent = [(at - begin, message) for at, message in session.sent]
     return [at for at, _ in session.sent]
 
 
@@ -119,16 +116,13 @@ def test_the_maps_end_with_the_watch_and_go_on_when_it_is_repeated() -> None:
     assert watched(2, change_at=(3.2,), again_at=1.8) == [0.0, 3.5]
 
 
-def test_a_session_that_ended_gets_nothing_and_an_unwatched_pool_is_not_read() -> None:
+@virtual
+async def test_a_session_that_ended_gets_nothing_and_an_unwatched_pool_is_not_read() -> None:
     pool, session = FixedPool(["free"]), WatchingSession()
-
-    async def main() -> None:
-        watch = PageWatch(pool)
-        await asyncio.sleep(5)
-        assert pool.slices == []
-        watch.watch(cast(Any, session), 10)
-        session.ended = True
-        await asyncio.sleep(5)
-        assert session.sent == []
-
-    run_virtual(main())
+    watch = PageWatch(pool)
+    await asyncio.sleep(5)
+    assert pool.slices == []
+    watch.watch(cast(Any, session), 10)
+    session.ended = True
+    await asyncio.sleep(5)
+    assert session.sent == []

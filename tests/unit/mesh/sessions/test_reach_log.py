@@ -6,23 +6,20 @@ import logging
 import pytest
 
 from mesh.sessions.reach_log import MOST_PEERS, PATIENCE_SECONDS, ReachLog
-from tests.sim.loop import run_virtual
+from tests.sim.loop import run_virtual, virtual
 
 
-def test_a_reason_is_logged_once_after_a_while_and_another_reason_again(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_reason_is_logged_once_after_a_while_and_another_reason_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    async def fail() -> None:
-        log = ReachLog(logging.getLogger("baton.test"))
-        log.failed("gateway", "refused")
-        assert caplog.messages == []
-        await asyncio.sleep(PATIENCE_SECONDS)
-        for reason in ("refused", "refused", "expired"):
-            log.failed("gateway", reason)
-        log.reached("gateway")
-        log.failed("gateway", "refused")
-
-    run_virtual(fail())
+    log = ReachLog(logging.getLogger("baton.test"))
+    log.failed("gateway", "refused")
+    assert caplog.messages == []
+    await asyncio.sleep(PATIENCE_SECONDS)
+    for reason in ("refused", "refused", "expired"):
+        log.failed("gateway", reason)
+    log.reached("gateway")
+    log.failed("gateway", "refused")
     assert caplog.messages == [
         "cannot reach gateway: refused",
         "cannot reach gateway: expired",
@@ -30,15 +27,12 @@ def test_a_reason_is_logged_once_after_a_while_and_another_reason_again(caplog: 
     ]
 
 
-def test_a_peer_that_is_reached_in_time_is_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+@virtual
+async def test_a_peer_that_is_reached_in_time_is_not_mentioned(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-
-    async def start_together() -> None:
-        log = ReachLog(logging.getLogger("baton.test"))
-        log.failed("gateway", "refused")
-        log.reached("gateway")
-
-    run_virtual(start_together())
+    log = ReachLog(logging.getLogger("baton.test"))
+    log.failed("gateway", "refused")
+    log.reached("gateway")
     assert caplog.messages == []
 
 

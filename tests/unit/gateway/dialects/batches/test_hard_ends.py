@@ -15,6 +15,7 @@ from gateway.batches.problems import LedgerUnwritable
 from gateway.batches.store import BatchStore
 from gateway.dialects.api import HttpApi
 from gateway.dialects.batches.asker import InnerAsker
+from tests.harness.waiting import within
 from tests.harness.wall_clock import WallClock
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.batches.conftest import begin, content, lines, until, upload
@@ -26,9 +27,7 @@ async def killed(api: HttpApi, monkeypatch: pytest.MonkeyPatch, when: Callable[[
     """Run the batches until then; nothing is released, as by a process that is killed."""
     assert api.batch_work is not None
     task = asyncio.create_task(api.batch_work.run())
-    async with asyncio.timeout(20):
-        while not when():
-            await asyncio.sleep(0)
+    await within(20, lambda: when())
 
     async def nothing(*_: object) -> None:
         pass

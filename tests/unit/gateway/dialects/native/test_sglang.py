@@ -12,9 +12,9 @@ import pytest
 from gateway.dialects.openai.large import is_costly
 from gateway.prompts.assets import Assets, load_assets
 from tests.harness.longest_pass import LongestPass, best_of
+from tests.harness.served_api import served_api
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.native.calls import HELLO, SGLANG, TOKENS, frames, refused, whole
-from tests.unit.gateway.emitting_core import http_of
 
 
 async def test_sglangs_answer_has_text_ids_and_its_reason_to_end(url: str, core: FakeCore) -> None:
@@ -70,7 +70,7 @@ async def test_a_long_stream_of_answers_so_far_stays_affordable(core: FakeCore, 
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 1 << 16}
     (folder / "config.json").write_text(json.dumps(config))
     core.reply = b"a" * 4000
-    async with http_of(core, load_assets(folder, "tiny")) as address:
+    async with served_api(core, load_assets(folder, "tiny")) as address:
         body = {"text": "x", "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True}}
         parts = await frames(f"http://{address}", SGLANG, **body)
     assert 256 < len(parts) < 1100 and len(parts[-1]["output_ids"]) == 4000
@@ -141,7 +141,10 @@ async def test_large_bodies_of_the_dialects_are_parsed_elsewhere(assets: Assets,
     body = json.dumps({"text": "x", "sampling_params": {"logit_bias": many}}).encode()
     ids = json.dumps({"tokens": [1] * 600_000}).encode()
     assert is_costly(body) and is_costly(ids)
-    async with http_of(core, assets) as address, httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as client:
+    async with (
+        served_api(core, assets) as address,
+        httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as client,
+    ):
         head = {"content-type": "application/json"}
         await client.post("/detokenize", content=ids, headers=head)  # starts the process
 

@@ -8,9 +8,9 @@ import httpx2 as httpx
 import pytest
 
 from gateway.prompts.assets import load_assets
+from tests.harness.served_api import served_api
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.native.calls import refused, whole
-from tests.unit.gateway.emitting_core import http_of
 
 
 async def test_a_prompt_becomes_its_tokens_and_tokens_their_text(url: str) -> None:
@@ -68,6 +68,6 @@ async def test_the_tokenizers_configuration_has_texts_template_and_end_of_sequen
 async def test_the_end_of_sequence_is_named_even_where_the_file_does_not(core: FakeCore, folder: Path) -> None:
     config = {"bos_token": {"content": "<|begin|>", "lstrip": False}, "chat_template": "{{ messages }}"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    async with http_of(core, load_assets(folder, "tiny")) as address, httpx.AsyncClient(timeout=None) as client:
+    async with served_api(core, load_assets(folder, "tiny")) as address, httpx.AsyncClient(timeout=None) as client:
         info = (await client.get(f"http://{address}/tokenizer_info")).json()
     assert info["eos_token"] == "<|end|>" and info["bos_token"] == "<|begin|>"

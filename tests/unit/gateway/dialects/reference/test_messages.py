@@ -11,9 +11,9 @@ from gateway.dialects.anthropic.errors import PING
 from gateway.prompts.assets import Assets
 from mesh.config.door_config import DoorConfig
 from mesh.errors import Unavailable
+from tests.harness.served_api import served_api
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.test_responses import CALL, TEMPLATE, prompt_of
-from tests.unit.gateway.emitting_core import http_of
 
 HI: Any = {"model": "tiny", "max_tokens": 300, "messages": [{"role": "user", "content": "hi"}]}
 ADD: Any = {"name": "add", "description": "Adds", "input_schema": {"type": "object", "properties": {}}}
@@ -279,7 +279,7 @@ async def test_an_error_in_mid_stream_is_the_last_event(url: str, core: Any) -> 
 
 async def test_an_idle_stream_gets_pings(assets: Assets) -> None:
     core = FakeCore(ends=False, reply=b"", limits=DoorConfig(keep_alive_seconds=0.05))
-    async with http_of(core, assets) as address, httpx2.AsyncClient(timeout=None) as client:
+    async with served_api(core, assets) as address, httpx2.AsyncClient(timeout=None) as client:
         async with client.stream("POST", f"http://{address}/v1/messages", json=HI | {"stream": True}) as answer:
             async for chunk in answer.aiter_raw():
                 assert chunk == PING

@@ -1,7 +1,6 @@
 """A gateway of two models: each request is read and answered with its own model's tokenizer, under any of its names."""
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,6 @@ from baton.inference.v1 import inference_pb2_grpc as pb_grpc
 from gateway.attaching.served_models import ServedModel, ServedModels
 from gateway.attaching.service import Gateway
 from gateway.core.interface import ChoiceRequest, ModelFacts, SilentFacts
-from gateway.dialects.api import HttpApi
-from gateway.http.server import serve_http
 from gateway.observability.by_model import MetricsByModel
 from gateway.observability.export import MeshCollector
 from gateway.observability.metrics_page import write_page
@@ -36,6 +33,7 @@ from mesh.errors import InvalidRequest, UnknownModel
 from mesh.messages.jobs import Tier, Token
 from mesh.messages.reports import Hello, Load, PrefixChange
 from mesh.network.memory_network import MemoryNetwork
+from tests.harness.served_api import served_api
 from tests.unit.gateway.byte_model import letters
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.public_grpc import serve
@@ -103,12 +101,9 @@ def models(assets: Assets, other: Assets) -> AssetsByName:
 
 @pytest.fixture
 async def http(core: TwoModels, models: AssetsByName) -> AsyncIterator[httpx2.AsyncClient]:
-    api = HttpApi(core, models, random=random.Random(7), clock=lambda: 1.0)
-    server = await serve_http(api.app, "127.0.0.1:0", limits=core.limits)
-    async with httpx2.AsyncClient(base_url=f"http://{server.address}", timeout=None) as client:
-        yield client
-    await server.close()
-    await api.aclose()
+    async with served_api(core, models, clock=lambda: 1.0) as address:
+        async with httpx2.AsyncClient(base_url=f"http://{address}", timeout=None) as client:
+            yield client
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from gateway.prompts.assets import Assets
 from gateway.stored.responses import StoredResponses
 from mesh.errors import WorkersDied
 from tests.harness.socketless import SocketlessHttp
+from tests.harness.waiting import within
 from tests.unit.gateway.dialects.reference.test_responses import ADD, CALL, TEMPLATE, prompt_of
 
 WALL = 1_700_000_000.0
@@ -182,16 +183,13 @@ async def test_what_runs_in_the_background_is_checked_before(http: httpx2.AsyncC
 async def test_a_response_in_the_background_is_cancelled(client: openai.AsyncOpenAI, core: Any) -> None:
     core.ends = False
     queued = await client.responses.create(model="tiny", input="hi", background=True)
-    while not core.streams:
-        await asyncio.sleep(0.01)
+    await within(60, lambda: core.streams)
     with pytest.raises(openai.BadRequestError, match="in_progress"):
         await client.responses.create(model="tiny", input="more", previous_response_id=queued.id)
     cancelled = await client.responses.cancel(queued.id)
     assert cancelled.status == "cancelled" == (await client.responses.retrieve(queued.id)).status
     assert (await client.responses.cancel(queued.id)).status == "cancelled"
-    async with asyncio.timeout(5):
-        while not core.streams[0].cancelled:
-            await asyncio.sleep(0.01)
+    await within(5, lambda: core.streams[0].cancelled)
 
 
 async def test_two_clients_who_choose_one_id_do_not_share_a_response(http: httpx2.AsyncClient, core: Any) -> None:
@@ -224,12 +222,9 @@ async def test_what_waits_in_the_background_has_a_bound(
 async def test_one_that_is_removed_stops(client: openai.AsyncOpenAI, core: Any) -> None:
     core.ends = False
     queued = await client.responses.create(model="tiny", input="hi", background=True)
-    while not core.streams:
-        await asyncio.sleep(0.01)
+    await within(60, lambda: core.streams)
     await client.responses.delete(queued.id)
-    async with asyncio.timeout(5):
-        while not core.streams[0].cancelled:
-            await asyncio.sleep(0.01)
+    await within(5, lambda: core.streams[0].cancelled)
 
 
 async def test_one_that_fails_says_why(client: openai.AsyncOpenAI, core: Any) -> None:
@@ -244,8 +239,7 @@ async def test_one_whose_gateway_ends_has_failed(
 ) -> None:
     core.ends = False
     queued = await client.responses.create(model="tiny", input="hi", background=True)
-    while not core.streams:
-        await asyncio.sleep(0.01)
+    await within(60, lambda: core.streams)
     await api.aclose()
     stored = StoredResponses(tmp_path / "responses", seconds=3600.0, most_bytes=2**20, clock=lambda: WALL)
     found = await stored.find(queued.id, "")
