@@ -106,10 +106,8 @@ def up(
     }
     with readable_errors():
         overrides = overridden(settings or [], flags)
-        if draft is not None and len(models) > 1:
-            raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
-        if adapters and len(models) > 1:
-            raise ConfigError("--adapters: belong to one model; write them into its table [[models]] in the file")
+        if len(models) > 1:
+            refuse_parts_of_one_model(draft, adapters)
         mesh = with_models(read_settings(config, os.environ, overrides)).mesh()
         run_until_signal(_up(mesh, config, overrides, trace=trace, verbose=verbose))
 
@@ -122,6 +120,13 @@ def overridden(settings: list[str], flags: Mapping[str, object]) -> dict[str, st
         key = twice[0]
         raise ConfigError(f"--set {key}={overrides[key]}: an option says {given[key]}; leave one of them out")
     return overrides | given
+
+
+def refuse_parts_of_one_model(draft: str | None, adapters: list[str] | None) -> None:
+    if draft is not None:
+        raise ConfigError("--draft: belongs to one model; write a table [[models]] for each model into the file")
+    if adapters:
+        raise ConfigError("--adapters: belong to one model; write them into its table [[models]] in the file")
 
 
 async def _up(mesh: MeshConfig, file: Path | None, overrides: dict[str, str], *, trace: bool, verbose: bool) -> None:
