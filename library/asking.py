@@ -15,7 +15,7 @@ from library.prompts import GivenPrompt, Message
 
 T = TypeVar("T")
 OnDone = Callable[[Any], None]
-Adapters = Sequence[LoRARequest | None]  # of each prompt; empty: of none
+Adapters = Sequence[LoRARequest | None]  # one for each prompt; empty: there are none
 Body = dict[str, Any]
 
 

@@ -147,7 +147,7 @@ class SeparateKernels:
         kernels.add(x, out, norm=norm, eps=config.eps, factor=config.residual_scale)
 
 
-HeadNorms = tuple[Floats | None, Floats | None]  # of each head's queries and of its keys
+HeadNorms = tuple[Floats | None, Floats | None]  # those of each head's queries and of its keys
 
 
 def normed_widths(config: ModelConfig, layer: LayerWeights, qkv: Floats) -> HeadNorms:

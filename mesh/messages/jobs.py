@@ -87,7 +87,7 @@ class TokenBias:
 class ReasoningBudget:
     """How much an answer may reason. A mark has, for each of its places, the tokens that may stand there."""
 
-    tokens: int  # of reasoning; behind them the mark `end` is forced
+    tokens: int  # those of reasoning, behind which the mark `end` is forced
     begin: tuple[TokenSequence, ...]  # opens the reasoning
     end: tuple[TokenSequence, ...]  # closes it; the first token of each place is the one that is forced
     barred: int = 0  # place of `begin` whose tokens cannot come once the budget is spent and the reasoning is over

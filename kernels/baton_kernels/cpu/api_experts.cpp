@@ -147,7 +147,7 @@ void gate(std::vector<Group>& groups) {
 struct Share {
     Group* group;
     const BatonDelta *first, *second;  // to the two products
-    std::vector<int32_t> rows, positions;  // of x, and in the group
+    std::vector<int32_t> rows, positions;  // in x, and in the group
 };
 
 // All of them, group by group. Groups in which there is one are computed apart.

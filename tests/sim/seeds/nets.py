@@ -1,7 +1,7 @@
 """Judges the nets: moves of the product that heal whatever went wrong, also what another protection should have
 prevented. Clients lose seconds by each of them, and pages are kept in vain, so each needs a reason in the world.
 
-* A request that lies still without any worker being the cause begins anew: for this no fault is a reason.
+* A request that lies still without any worker being the cause begins anew: it waited for room at decode.
 * A worker is left as hung, or a landing as one without progress: something happened to its process or its ways.
 * Prefill lets go of pages at the latest when their request ends: it should at Landed, or when the session ends.
 * Decode repeats its Landing to a second Ready: prefill asks once in a session."""
@@ -18,6 +18,7 @@ from mesh.messages.message import Message
 from mesh.messages.reports import Lost
 from prefill_svc.prompts import PromptPhase
 from prefill_svc.worker import PrefillWorker
+from tests.sim.seeds.judge import WAITING
 from tests.sim.seeds.wires import WriteFault
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Nets:
         stalled, hung = deaths.stalled, deaths.hung
 
         def judged_stalled(request: GatewayRequest) -> None:
-            self._fleet.violate(f"{process.name}: request {request.id} lay still until it began anew")
+            if not self._waits_for_room(request):
+                self._fleet.violate(f"{process.name}: request {request.id} lay still until it began anew")
             stalled(request)
 
         def judged_hung(worker: AttachedWorker) -> None:
@@ -60,6 +62,8 @@ class Nets:
         if isinstance(message, Lost) and message.reason is Reason.NO_PROGRESS:
             self._judge_landing(source, target, message)
         elif isinstance(message, Ready) and (process := self._fleet.workers.get(target)) is not None:
+            if not process.runs:
+                return  # the end of the session before, which came first, is not handled yet
             worker = process.worker
             request = worker.requests.get(message.ticket.request) if isinstance(worker, DecodeWorker) else None
             writer = self._fleet.workers[source].incarnation
@@ -79,6 +83,16 @@ class Nets:
         self._held = held
 
     # ----
+
+    def _waits_for_room(self, request: GatewayRequest) -> bool:
+        """Both workers have the request, and decode has others, too."""
+        ends = {each.incarnation: each.worker for each in self._fleet.workers.values()}
+        prefill, decode = ends.get(request.prefill or 0), ends.get(request.decode or 0)
+        if not isinstance(prefill, PrefillWorker) or not isinstance(decode, DecodeWorker) or request.ticket is None:
+            return False
+        there, prompt = decode.requests.get(request.id), prefill.prompts.find(request.ticket)
+        waits = there is not None and there.phase is DecodePhase.OPEN and there.holds(request.ticket)
+        return waits and len(decode.requests) > 1 and prompt is not None and prompt.phase in WAITING
 
     def _held_in_vain(self, process: "WorkerProcess") -> "list[tuple[int, WorkerProcess | None]]":
         """The requests, each with the worker that runs it; None: the session with that one is over."""

@@ -12,7 +12,7 @@ from engine.pool.pages import PagePool
 NOBODY = b""
 GEMMA_3 = (9, 9, 9, 9, 9, 0)
 PATTERNS = [GEMMA_3 * 2, (9, 0) * 13, (9, 9, 9, 0) * 8, (0, *(9,) * 6)]
-PADDED = [(*GEMMA_3 * 5, 9, 9, 9, 9), (*GEMMA_3 * 4, 9, 9), (*GEMMA_3 * 10, 9, 9)]  # of 34, 26 and 62 layers
+PADDED = [(*GEMMA_3 * 5, 9, 9, 9, 9), (*GEMMA_3 * 4, 9, 9), (*GEMMA_3 * 10, 9, 9)]  # 34, 26, 62 layers
 
 
 @pytest.mark.parametrize("windows", [(), (0, 0, 0), (7, 7), (5, 9, 7)])
