@@ -54,7 +54,7 @@ def test_a_broken_model_hides_nothing_else(gateway: GatewayConfig, tmp_path: Pat
 def test_the_pool_of_a_model_whose_windows_alternate_holds_more_tokens_than_its_pages_would_whole(
     gateway: GatewayConfig, tmp_path: Path
 ) -> None:
-    """Of two layers one has a window of 64 tokens."""
+    """One of two layers has a window of 64 tokens."""
     model = saved(tmp_path / "model", "gemma2", {"sliding_window": 64, "num_hidden_layers": 2}, dtype=torch.bfloat16)
     config = DecodeConfig(model=model, cache_folder=tmp_path, pool_pages=200, page_tokens=16, chunk_tokens=32)
     report = doctor.examine(gateway, config)
