@@ -29,6 +29,14 @@ async def test_a_gateway_that_does_not_notice_its_clients_leave_goes_on_working(
     assert report["left"]["gateway_requests"] > 0 and report["left"]["worker_requests"] > 0, report
 
 
+async def test_a_connection_that_stays_open_is_told_from_one_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drops, "QUIET_SECONDS", 0.3)
+    for open_sockets, fewest in (([9, 9, 8], 8), ([10, 9, 10], 9)):
+        seen = iter(open_sockets)
+        monkeypatch.setattr(drops, "gateway_sockets", lambda _, seen=seen, last=open_sockets[-1]: next(seen, last))
+        assert await drops.fewest_connections(drops.ProcessMesh.__new__(drops.ProcessMesh), enough=8) == fewest
+
+
 def test_the_first_event_of_an_answer_is_told_from_its_head() -> None:
     assert not has_token("http", b"HTTP/1.1 200 OK\r\n\r\n")
     assert not has_token("http", b'HTTP/1.1 503\r\n\r\n\ndata: {"error": 1}')
