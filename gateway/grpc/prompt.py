@@ -14,7 +14,7 @@ from gateway.grpc.names import Names, respelled
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.prompts.prompt import ChatPrompt, encode_chat
-from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
+from gateway.prompts.truncation import Truncation, cut_chat, encode_cut, truncation_of
 from gateway.text.tool_calls import PLAIN, AnswerFormat
 from mesh.errors import InvalidRequest
 
@@ -46,8 +46,8 @@ async def parse_prompt(request: pb.GenerateRequest, assets: Assets, names: Names
         return ParsedPrompt(names.token_ids, await ids_of(names.token_ids, kept, assets.context_tokens))
     if kind == "chat":
         chat = await parse_conversation(request.chat, assets.context_tokens, special=special)
-        ids, reading = await encode_conversation(chat, assets)
-        return ParsedPrompt(CHAT_FIELDS.messages, ids if cut is None else cut.cut(ids), reading, chat.tools)
+        ids, reading = cut_chat(assets, cut, *await encode_conversation(chat, assets))
+        return ParsedPrompt(CHAT_FIELDS.messages, ids, reading, chat.tools)
     raise InvalidRequest("prompt", f"prompt is missing: set one of {names.text}, {names.token_ids}, chat")
 
 

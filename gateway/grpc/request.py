@@ -115,6 +115,7 @@ async def _form(request: pb.GenerateRequest, prompt: ParsedPrompt, assets: Asset
             added,
             reading.tools or HERMES,
             answer=answer,
+            reasoning=assets.reasoning,
             tools_field=CHAT_FIELDS.tools,
             parameters=f".{CHAT_FIELDS.parameters}",
             choice_field=CHOICE_FIELD,
@@ -146,7 +147,8 @@ def _structured(output: pb.StructuredOutput, assets: Assets, names: Names) -> Fo
     given = dict([values[kind]]) | options
     ours, theirs = f"{names.form}.json", f"{names.form}.{names.json}"
     try:
-        form = parse_structured_outputs(given, assets.tokenizer.added, names.form)
+        added, reasoning = assets.tokenizer.added, assets.reasoning
+        form = parse_structured_outputs(given, added, names.form, reasoning=reasoning)
     except InvalidRequest as error:
         raise respelled(error, {ours: theirs}) from error
     return form and replace(form, field=theirs if form.field == ours else form.field)

@@ -2,10 +2,12 @@
 
 Step 1 of a request's life. The special tokens around a text stay: a prompt without them is another one to the model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.prompts.assets import Assets
 from gateway.prompts.prompt import encode_text
+from gateway.text.mark_tokens import stands_open
+from gateway.text.tool_calls import AnswerFormat
 from mesh.errors import InvalidRequest
 
 Ids = tuple[int, ...]
@@ -44,3 +46,13 @@ async def encode_cut(assets: Assets, text: str, cut: Truncation | None, *, field
     if not starts or around >= cut.tokens:
         return cut.cut(ids)
     return ids[: starts[0]] + cut.cut(plain, around) + ids[starts[0] + len(plain) :]
+
+
+def cut_chat(assets: Assets, cut: Truncation | None, ids: Ids, reading: AnswerFormat) -> tuple[Ids, AnswerFormat]:
+    """The prompt of a chat, cut, and how its answer is read: a mark that is cut off has opened no reasoning."""
+    if cut is None or len(ids) <= cut.tokens:
+        return ids, reading
+    kept, marks = cut.cut(ids), assets.reasoning_marks
+    if not reading.reasoning_begun or marks is None:
+        return kept, reading
+    return kept, replace(reading, reasoning_begun=cut.keep_end and stands_open(kept, marks.begin, marks.end))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.structured.forms import Added, Form, lark, pieces, sequence, triggered
+from gateway.structured.forms import Added, Form, lark, pieces, sequence, thought, triggered
 from gateway.structured.schema import json_grammar, why_unsupported
-from gateway.text.formats import ToolFormat
+from gateway.text.formats import ReasoningFormat, ToolFormat
 from gateway.text.tool_choice import OfferedTools, ToolMode
 from mesh.errors import InvalidRequest
 
@@ -41,6 +41,7 @@ def call_form(
     written: ToolFormat,
     *,
     answer: Form | None = None,  # what the answer must be where it is no call
+    reasoning: ReasoningFormat | None = None,  # how the model marks what it thinks before a free answer
     tools_field: str = "tools",
     parameters: str = ".function.parameters",  # path from a tool to its schema, as the client spells it
     choice_field: str = "tool_choice",
@@ -67,15 +68,18 @@ def call_form(
             raise InvalidRequest(answer.field, f"{answer.field} cannot be followed by an answer that must call a tool")
         return Form(choice_field, grammar=lark("\n".join(["start: calls", *rules])))
     if answer is None and written.bare:
-        # A call has no mark before it: what begins like one is one.
-        text = "TEXT: /([^{](.|\\n)*)?/"
-        return Form(tools_field, grammar=lark("\n".join(["start: calls | TEXT", text, *rules])), free=True)
+        # A call has no mark before it: what begins like one is one, also behind white space.
+        first, more = thought(reasoning, added)
+        text = ["TEXT: /[ \\t\\r\\n]*([^{ \\t\\r\\n](.|\\n)*)?/", "SPACE: /[ \\t\\r\\n]+/"]
+        rules = [f"start: {first}(SPACE? calls | TEXT)", *text, *more, *rules]
+        return Form(tools_field, grammar=lark("\n".join(rules)), free=True)
     if answer is None:
         trigger = (marks.opening + marks.begin).rstrip()
         rest = (marks.opening + marks.begin)[len(trigger) :]
         bodies = [sequence(rest, call, marks.end + marks.closing, added) for call in calls]
         most = "*" if offered.parallel else "?"
-        return Form(tools_field, grammar=lark(triggered({trigger: bodies}, added, most=most)), free=True)
+        grammar = triggered({trigger: bodies}, added, most=most, reasoning=reasoning)
+        return Form(tools_field, grammar=lark(grammar), free=True)
     if not answer.json:
         raise InvalidRequest(answer.field, f"{answer.field} cannot be combined with {tools_field}")
     return Form(answer.field, grammar=lark("\n".join(["start: answer | calls", f"answer: {answer.json}", *rules])))

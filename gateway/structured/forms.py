@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 
 from gateway.structured.gbnf import is_gbnf, lark_of
 from gateway.structured.schema import MAX_BYTES, WHITE_SPACE, json_grammar
+from gateway.text.formats import ReasoningFormat
 from gateway.text.json_text import parse_json_text
 from mesh.errors import InvalidRequest, brief
 from mesh.messages.grammar import client_grammar
@@ -47,10 +48,15 @@ def lark(text: str) -> str:
 
 
 def parse_response_format(
-    value: Any, added: Added, field: str = "response_format", *, flat: bool = False
+    value: Any,
+    added: Added,
+    field: str = "response_format",
+    *,
+    flat: bool = False,
+    reasoning: ReasoningFormat | None = None,
 ) -> Form | None:
     """The form that OpenAI's field demands; None for any text. A schema is followed with and without `strict`.
-    `flat`: name and schema stand beside the type."""
+    `flat`: name and schema stand beside the type. `reasoning`: how the model marks it, where text is free."""
     kind = value.get("type") if isinstance(value, dict) else None
     if kind not in FORMATS:
         raise InvalidRequest(f"{field}.type", f"{field}.type must be one of {', '.join(FORMATS)}")
@@ -59,7 +65,7 @@ def parse_response_format(
     if kind == "json_object":
         return Form(field, json_grammar({"type": "object"}, field))
     if kind == "structural_tag":
-        return Form(field, grammar=_tags(value, field, added), free=True)
+        return Form(field, grammar=_tags(value, field, added, reasoning), free=True)
     path = field if flat else f"{field}.json_schema"
     wrapper = value if flat else value.get("json_schema")
     if not isinstance(wrapper, dict):
@@ -73,7 +79,9 @@ def parse_response_format(
     return Form(f"{path}.schema", json_grammar(wrapper["schema"], f"{path}.schema"))
 
 
-def parse_structured_outputs(value: Any, added: Added, field: str = "structured_outputs") -> Form | None:
+def parse_structured_outputs(
+    value: Any, added: Added, field: str = "structured_outputs", *, reasoning: ReasoningFormat | None = None
+) -> Form | None:
     if not isinstance(value, dict):
         raise InvalidRequest(field, f"{field} must be an object with one of {', '.join(KINDS)}")
     for name in value:
@@ -97,7 +105,7 @@ def parse_structured_outputs(value: Any, added: Added, field: str = "structured_
     if kind == "choice":
         return Form(path, grammar=_choice(content, path))
     if kind == "structural_tag":
-        return Form(path, grammar=_tags(_object(content, path), path, added), free=True)
+        return Form(path, grammar=_tags(_object(content, path), path, added, reasoning), free=True)
     if not isinstance(content, str) or not content or len(content) > MAX_BYTES:
         raise InvalidRequest(path, f"{path} must be a text of 1 to {MAX_BYTES} characters")
     return Form(path, grammar=_regex(content) if kind == "regex" else _grammar(content, path))
@@ -152,7 +160,7 @@ def _white_space(value: Json, field: str, *, json: bool) -> str | None:
     return WHITE_SPACE if pattern is None else str(pattern)
 
 
-def _tags(value: Any, path: str, added: Added) -> str:
+def _tags(value: Any, path: str, added: Added, reasoning: ReasoningFormat | None) -> str:
     """Free text in which each trigger begins one of its structures: a fixed text, JSON of a schema, a fixed text."""
     structures, triggers = value.get("structures"), value.get("triggers")
     if not isinstance(structures, list) or not isinstance(triggers, list) or not structures or not triggers:
@@ -172,7 +180,7 @@ def _tags(value: Any, path: str, added: Added) -> str:
             raise InvalidRequest(f"{where}.begin", f"{where}.begin must begin with one of the triggers")
         schema = json_grammar(each.get("schema", {}), f"{where}.schema")
         bodies.setdefault(trigger, []).append(sequence(begin[len(trigger) :], schema, each["end"], added))
-    return lark(triggered(bodies, added))
+    return lark(triggered(bodies, added, reasoning=reasoning))
 
 
 def sequence(before: str, expression: str, after: str, added: Added) -> str:
@@ -180,16 +188,33 @@ def sequence(before: str, expression: str, after: str, added: Added) -> str:
     return " ".join((*pieces(before, added), expression, *pieces(after, added)))
 
 
-def triggered(bodies: dict[str, list[str]], added: Added, *, most: str = "*") -> str:
+def triggered(
+    bodies: dict[str, list[str]], added: Added, *, most: str = "*", reasoning: ReasoningFormat | None = None
+) -> str:
     """Free text, in which one of its bodies follows each trigger. `most`: `*`, or `?` for one at most."""
-    rules = [f"start: ({' | '.join(f'tag{at}' for at in range(len(bodies)))}){most} rest", "rest: TEXT"]
-    rules.append("TEXT: /(.|\\n)*/")
+    first, rules = thought(reasoning, added)
+    rules.append(f"start: {first}({' | '.join(f'tag{at}' for at in range(len(bodies)))}){most} rest")
+    rules += ["rest: TEXT", "TEXT: /(.|\\n)*/"]
     for at, (trigger, choices) in enumerate(bodies.items()):
         first, *rest = pieces(trigger, added)
         rules.append(f"lead{at}{'' if first.startswith('<') else '[lazy]'}: TEXT {first}")
         rules.append(" ".join((f"tag{at}: lead{at}", *rest, f"body{at}")))
         rules.append(f"body{at}: " + " | ".join(choices))
     return "\n".join(rules)
+
+
+def thought(reasoning: ReasoningFormat | None, added: Added) -> tuple[str, list[str]]:
+    """What lets a model reason before a free answer: the beginning of the rule `start`, and the rules that it names.
+
+    Free text, the terminal TEXT, holds marks that are text. It holds no added token, so marks that are one have a rule
+    of their own. The prompt may have written the mark that begins the reasoning."""
+    if reasoning is None or reasoning.channels:
+        return "", []
+    begin, end = (pieces(mark, added) for mark in (reasoning.begin, reasoning.end))
+    rule = "".join(f"({mark})? " for mark in begin if len(begin) == 1 and mark.startswith("<"))
+    if len(end) == 1 and end[0].startswith("<"):
+        rule += f"TEXT {end[0]}"
+    return ("thought? ", [f"thought: {rule}"]) if rule else ("", [])
 
 
 def _object(value: Any, path: str) -> Any:

@@ -1,7 +1,8 @@
-"""How much an answer may reason: the client's number becomes a `ReasoningBudget`, which workers hold.
+"""Whether an answer reasons, and how much it may: the client's number becomes a `ReasoningBudget`, which workers hold.
 
 Step 1 of a request's life. The marks of the model's reasoning become token ids here, and what cannot hold beside a
-budget is refused."""
+budget is refused. A form that is the whole answer leaves no room for reasoning, also where the prompt has opened it:
+its text is the answer, and any budget holds."""
 
 from dataclasses import replace
 
@@ -14,7 +15,14 @@ from mesh.messages.jobs import Adjustments, ReasoningBudget
 FIELD = "thinking_token_budget"
 
 
-def with_thinking_budget(request: ClientRequest, fields: Fields, assets: Assets) -> ClientRequest:
+def with_reasoning(request: ClientRequest, fields: Fields, assets: Assets) -> ClientRequest:
+    """The request, whose answer is read as it will be written, within the budget that the client gives."""
+    if request.reading.reasoning_begun and _is_forced(request):
+        request = replace(request, reading=replace(request.reading, reasoning_begun=False))
+    return _with_budget(request, fields, assets)
+
+
+def _with_budget(request: ClientRequest, fields: Fields, assets: Assets) -> ClientRequest:
     """The request, whose adjustments hold the budget that it asks for."""
     tokens, marks = request.thinking_token_budget, assets.reasoning_marks
     if tokens is None or tokens < 0:
@@ -23,11 +31,10 @@ def with_thinking_budget(request: ClientRequest, fields: Fields, assets: Assets)
         why = f"model {assets.name!r} writes no reasoning that this gateway reads (its setting reasoning_format)"
         raise fields.invalid(FIELD, f"cannot be honoured: {why}; leave it out")
     if request.reading.reasoning is None:  # the prompt is not a chat
-        begun = stands_open(request.prompt, marks.begin, marks.end)
+        begun = not _is_forced(request) and stands_open(request.prompt, marks.begin, marks.end)
     else:
         begun = request.reading.reasoning_begun
     found = replace(marks, tokens=tokens, begun=begun)
-    _check_form(request, fields, assets, found)
     adjusted = request.adjustments or Adjustments()
     if adjusted.allowed and any(not _is_allowed(adjusted.allowed, token) for token in _forced(found)):
         what = f"leaves out tokens of the mark that ends the reasoning, which {fields.name(FIELD)} forces: add them"
@@ -35,14 +42,9 @@ def with_thinking_budget(request: ClientRequest, fields: Fields, assets: Assets)
     return replace(request, adjustments=replace(adjusted, reasoning=found))
 
 
-def _check_form(request: ClientRequest, fields: Fields, assets: Assets, budget: ReasoningBudget) -> None:
-    """A form is followed from the first token on. So it leaves no room for reasoning, and any budget holds, unless the
-    prompt has opened the reasoning already; then its end must be a text that the form allows."""
-    if not (request.grammar and budget.begun):
-        return
-    if not request.free_form or not assets.tokenizer.special.isdisjoint(_forced(budget)):
-        what = f"cannot be combined with {fields.name('grammar')}: the chat template has opened the reasoning, and the"
-        raise fields.invalid(FIELD, f"{what} form has no place for its end; leave one of them out")
+def _is_forced(request: ClientRequest) -> bool:
+    """Whether the whole answer has a form from its first token on."""
+    return bool(request.grammar) and not request.free_form
 
 
 def _forced(budget: ReasoningBudget) -> list[int]:

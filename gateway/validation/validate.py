@@ -17,7 +17,7 @@ from gateway.validation.fields import Fields
 from gateway.validation.listed import with_listed_logprobs
 from gateway.validation.logits import validate_logits
 from gateway.validation.ranges import RANGES, SIXTY_FOUR_BITS, Range
-from gateway.validation.thinking import with_thinking_budget
+from gateway.validation.thinking import with_reasoning
 from mesh.config.door_config import DoorConfig
 from mesh.errors import ContextTooLong, InvalidRequest, PoolTooSmall, Unavailable, UnknownModel
 from mesh.messages.jobs import Sampling
@@ -90,7 +90,7 @@ def validate(request: ClientRequest, core: Core, assets: Assets, random: Random)
     most = min(MAX_CHOICES, core.limits.choices)
     counts = {"n": Range(1, most), "best_of": Range(request.n or 1, most)}
     fields.within({**RANGES, **counts, "min_tokens": Range(0, max_tokens)}, request)
-    request = with_thinking_budget(request, fields, assets)
+    request = with_reasoning(request, fields, assets)
     request = with_listed_logprobs(request, fields, core.limits, assets.vocabulary, max_tokens=max_tokens)
     eos = () if request.ignore_eos else assets.eos_ids
     sampling = _sampling(request, fields, assets, random, max_tokens=max_tokens, eos=eos)

@@ -13,7 +13,7 @@ from gateway.dialects.openai.types import ChatRequest, CommonRequest, Completion
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import MAX_LISTED, validate_length
 from gateway.prompts.prompt import ChatPrompt, encode_chat
-from gateway.prompts.truncation import Truncation, encode_cut, truncation_of
+from gateway.prompts.truncation import Truncation, cut_chat, encode_cut, truncation_of
 from gateway.receipts.draft import spelled_class
 from gateway.structured.calls import call_form
 from gateway.structured.forms import Form, parse_response_format, parse_structured_outputs
@@ -92,11 +92,11 @@ async def parse_chat(
         raise InvalidRequest("top_logprobs", "top_logprobs needs logprobs = true")
     context = caller.context_tokens or assets.context_tokens
     cut, fields = cut_of(body, context, answer_of(body)), spelling.chat
-    ids, reading = await encode_chat(assets, chat_prompt(body), fields)
+    ids, reading = cut_chat(assets, cut, *await encode_chat(assets, chat_prompt(body), fields))
     request = _client_request(
         body,
         caller,
-        prompt=ids if cut is None else cut.cut(ids),
+        prompt=ids,
         vocabulary=assets.vocabulary,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         adjustments=await _adjustments(body, assets),
@@ -111,6 +111,7 @@ async def parse_chat(
         assets.tokenizer.added,
         reading.tools or HERMES,
         answer=answer,
+        reasoning=assets.reasoning,
         parameters=f"{fields.function}.{fields.parameters}",
     )
     form = await assets.grammars.built(calls) if body.tools else answer
@@ -130,10 +131,11 @@ async def _form(body: CommonRequest, assets: Assets, spelling: Spelling = CHAT_C
         what = f"structured_outputs cannot be combined with {spelling.form}: send one"
         raise InvalidRequest("structured_outputs", what)
     if wanted[1] is not None:
-        return await assets.grammars.built(partial(parse_structured_outputs, wanted[1], added))
-    if wanted[0] is not None:
-        parse = partial(parse_response_format, wanted[0], added, spelling.form, flat=spelling.flat)
+        parse = partial(parse_structured_outputs, wanted[1], added, reasoning=assets.reasoning)
         return await assets.grammars.built(parse)
+    if wanted[0] is not None:
+        own = partial(parse_response_format, wanted[0], added, spelling.form, flat=spelling.flat)
+        return await assets.grammars.built(partial(own, reasoning=assets.reasoning))
     return None
 
 

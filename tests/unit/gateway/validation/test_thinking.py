@@ -20,7 +20,6 @@ from tests.unit.gateway.public_grpc import RICH_TEMPLATE, ask
 HI: Any = [{"role": "user", "content": "hi"}]
 BEGIN, END = 261, 262  # <think> and </think>
 OPENED = RICH_TEMPLATE.replace("<|assistant|>{%", "<|assistant|><think>\n{%")  # the template opens the reasoning
-TOOLS: Any = [{"type": "function", "function": {"name": "add", "strict": True}}]
 HARMONY = ("<|channel|>", "<|message|>", "<|start|>", "<|return|>", "<|call|>", "<|constrain|>")
 
 
@@ -130,18 +129,6 @@ async def test_ranges_and_workers_without_it_are_refused_by_name(url: str, core:
 async def test_forms_that_leave_no_reasoning_keep_any_budget(url: str, core: Any) -> None:
     await post(url, "/v1/chat/completions", messages=HI, thinking_token_budget=7, structured_outputs={"choice": ["a"]})
     assert reached(core) == budget(7) and core.streams[-1].choice.sampling.grammar
-
-
-@pytest.mark.parametrize("template", [OPENED])
-async def test_a_form_must_have_a_place_for_the_end_of_reasoning_that_has_begun(url: str, core: Any) -> None:
-    chat = {"messages": HI, "thinking_token_budget": 7}
-    for form in ({"structured_outputs": {"choice": ["a"]}}, {"response_format": {"type": "json_object"}}):
-        field, message = await refusal(url, "/v1/chat/completions", **chat, **form)
-        assert field == "thinking_token_budget" and "place for its end" in message
-    field, _ = await refusal(url, "/v1/chat/completions", **chat, tools=TOOLS, tool_choice="required")
-    assert field == "thinking_token_budget"
-    await post(url, "/v1/chat/completions", **chat, tools=TOOLS)  # text stands around calls
-    assert reached(core) == budget(7, begun=True) and core.streams[-1].choice.sampling.grammar
 
 
 async def test_other_wishes_must_let_the_end_come(url: str, core: Any) -> None:
