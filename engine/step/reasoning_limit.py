@@ -1,5 +1,8 @@
 """The rule that ends a model's reasoning after a number of tokens: it forces the mark behind the reasoning.
 
+Reasoning is what gateway/text reads as reasoning: in channels every message of one kind, else only what stands at the
+beginning of an answer. A mark that the model writes in its content later is content.
+
 `rules_of` in engine/step/logit_rules.py adds it. Its state depends on the emitted tokens alone, so it is the same after
 a fail-over, and drafts that were only tried are taken back. A mark is a set of tokens for each of its places, because
 the outer tokens of a mark that is ordinary text may hold text around it too. A mark that the model has begun to write
@@ -23,9 +26,9 @@ class _State:
     """The place of a text in its reasoning, behind some emitted tokens."""
 
     inside: bool  # the text stands inside of reasoning
+    blank: int = 0  # emitted tokens of white space at the beginning of the answer
     spent: int = 0  # tokens of reasoning, of all stretches
     here: int = 0  # tokens of this stretch
-    ended: bool = False  # a stretch of reasoning has ended
 
 
 class ReasoningLimit:
@@ -34,8 +37,9 @@ class ReasoningLimit:
         self._begin, self._end = _places(budget.begin), _places(budget.end)
         self._forced = [place.tokens[0] for place in budget.end]
         self._barred, self._bars = budget.barred, np.array(budget.begin[budget.barred].tokens, np.int64)
-        # Where another kind of message may follow the barred place, the model need not reason at all.
-        self._optional = budget.barred < len(budget.begin) - 1
+        self._ends, self._spaces = frozenset(budget.ends), frozenset(budget.spaces)
+        # Where another kind of message may follow the barred place, reasoning may begin anywhere, and need not at all.
+        self._channels = budget.barred < len(budget.begin) - 1
         self._text = list[int]()
         self._states = [_State(inside=budget.begun)]
 
@@ -59,7 +63,7 @@ class ReasoningLimit:
             if (logit := row[token]) > -np.inf:
                 row[:] = -np.inf
                 row[token] = logit
-        elif (state.ended or self._optional) and self._stands(self._begin[: self._barred]):
+        elif self._channels and self._stands(self._begin[: self._barred]):
             before = row[self._bars]
             row[self._bars] = -np.inf
             if row.max() == -np.inf:
@@ -67,11 +71,15 @@ class ReasoningLimit:
 
     def _after(self, state: _State) -> _State:
         """The state behind one more emitted token, the last one of the text."""
+        emitted = len(self._states)
         if not state.inside:
-            return replace(state, inside=True, here=0) if self._stands(self._begin) else state
+            if state.blank == emitted - 1 and self._text[-1] in self._spaces:
+                return replace(state, blank=emitted)
+            begins = self._channels or emitted == state.blank + len(self._begin)
+            return replace(state, inside=True, here=0) if begins and self._stands(self._begin) else state
         here = state.here + 1
-        if here >= len(self._end) and self._stands(self._end):
-            return replace(state, inside=False, ended=True)
+        if self._text[-1] in self._ends or (here >= len(self._end) and self._stands(self._end)):
+            return replace(state, inside=False)
         return replace(state, here=here, spent=state.spent + 1)
 
     def _stands(self, places: Places) -> bool:

@@ -17,7 +17,7 @@ from gateway.text.controls import ControlTokens
 from gateway.text.formats import AUTO, HARMONY_ENDS, ReasoningFormat, ToolFormat, reasoning_format
 from gateway.text.generation import read_defaults
 from gateway.text.jinja import Now
-from gateway.text.mark_tokens import mark_places
+from gateway.text.mark_tokens import mark_places, space_tokens
 from gateway.text.pooling import FILE, UNKNOWN, EmbeddingSettings, embedding_settings
 from gateway.text.templates import DEFAULT, TOOL_USE, load_templates
 from gateway.text.tokenizer import ModelTokenizer
@@ -72,8 +72,11 @@ class Assets:
         """The budget of no tokens, with the marks of the model's reasoning; None: it has none."""
         if self.reasoning is None:
             return None
-        begin, end = (mark_places(self.tokenizer, mark) for mark in (self.reasoning.begin, self.reasoning.end))
-        return ReasoningBudget(0, begin, end, barred=self.reasoning.barred % len(begin))
+        form, own = self.reasoning, self.tokenizer
+        begin, end, *others = (mark_places(own, mark) for mark in (form.begin, form.end, *form.other_ends))
+        ends = tuple(token for places in others if len(places) == 1 for token in places[0].tokens)
+        spaces = () if form.channels else space_tokens(own)
+        return ReasoningBudget(0, begin, end, barred=form.barred % len(begin), ends=ends, spaces=spaces)
 
     @cached_property
     def grammars(self) -> GrammarCheck:

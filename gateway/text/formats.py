@@ -78,6 +78,7 @@ class ReasoningFormat:
     end: str
     channels: bool = False  # it is a message in a channel, which gateway/text/harmony.py reads
     barred: int = -1  # token of `begin` without which there is no reasoning: the last one, or the channel's name
+    other_ends: tuple[str, ...] = ()  # marks besides `end` that end it
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -105,7 +106,14 @@ HARMONY = ToolFormat("harmony", "<|channel|>commentary to=functions.", between="
 TOOL_FORMATS = (HERMES, MISTRAL, LLAMA3, HARMONY)
 THINK = ReasoningFormat("think", "<think>", "</think>")
 MISTRAL_THINK = ReasoningFormat("mistral", "[THINK]", "[/THINK]")
-HARMONY_ANALYSIS = ReasoningFormat("harmony", "<|channel|>analysis<|message|>", "<|end|>", channels=True, barred=1)
+HARMONY_ANALYSIS = ReasoningFormat(
+    "harmony",
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    channels=True,
+    barred=1,
+    other_ends=(*HARMONY_ENDS, "<|start|>", "<|channel|>"),
+)
 REASONING_FORMATS = (THINK, MISTRAL_THINK, HARMONY_ANALYSIS)
 AUTO, NONE = "auto", "none"
 

@@ -5,12 +5,16 @@ Most marks are one added token, which stands for nothing else. A mark that is or
 model may join its ends with what stands around them: `.</` for `</`. So each place of a mark has all the tokens that
 may stand there, first the one that the tokenizer itself takes."""
 
+import re
 from collections.abc import Iterable
 
+from gateway.text.parsed import MAX_SPACE, SPACE
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.jobs import TokenSequence
 
 Places = tuple[TokenSequence, ...]  # the tokens that may stand at each place of a mark
+# Names of tokens that may be white space: as it is, in the letters of byte-level vocabularies, or as bytes.
+_SPACES = re.compile(rf"[{SPACE}\u0120\u010a\u010d\u0109\u2581]+|<0x(?:20|09|0A|0D)>")
 
 
 def mark_places(tokenizer: ModelTokenizer, mark: str) -> Places:
@@ -25,6 +29,13 @@ def mark_places(tokenizer: ModelTokenizer, mark: str) -> Places:
     ends = () if ids[-1] in added else (number for number, name in names.items() if name.startswith(last))
     middle = (TokenSequence((token,)) for token in ids[1:-1])
     return (_place(ids[0], begins), *middle, _place(ids[-1], ends))
+
+
+def space_tokens(tokenizer: ModelTokenizer) -> tuple[int, ...]:
+    """The tokens of white space that may stand before a mark at the beginning of an answer."""
+    found = (number for name, number in tokenizer.numbers().items() if _SPACES.fullmatch(name))
+    texts = ((number, tokenizer.token_text(number)) for number in found)
+    return tuple(sorted(number for number, text in texts if not text.strip(SPACE) and 0 < len(text) <= MAX_SPACE))
 
 
 def stands_open(ids: tuple[int, ...], begin: Places, end: Places) -> bool:

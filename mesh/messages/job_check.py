@@ -102,7 +102,7 @@ class JobLimits:
         places = [place.tokens for place in (*budget.begin, *budget.end)]
         return [
             "" if budget.begin and budget.end and all(places) else "reasoning has an empty mark",
-            *(self._ids("reasoning", place) for place in places),
+            *(self._ids("reasoning", place) for place in (*places, budget.ends, budget.spaces)),
             _within("reasoning.tokens", budget.tokens, 0, INT32 - 1),
             _within("reasoning.barred", budget.barred, 0, len(budget.begin) - 1),
         ]

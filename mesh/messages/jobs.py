@@ -92,6 +92,8 @@ class ReasoningBudget:
     end: tuple[TokenSequence, ...]  # closes it; the first token of each place is the one that is forced
     barred: int = 0  # place of `begin` whose tokens cannot come once the budget is spent and the reasoning is over
     begun: bool = False  # the prompt has opened the reasoning
+    ends: tuple[int, ...] = ()  # tokens of other marks that end the reasoning, each alone
+    spaces: tuple[int, ...] = ()  # tokens of white space, which may stand before `begin` at the beginning of an answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,8 @@ UNSOUND = {
     "bad_words holds an empty": adjusted(bad_words=(TokenSequence(()),)),
     "reasoning has an empty mark": adjusted(reasoning=ReasoningBudget(1, (), MARK)),
     "reasoning holds token 999": adjusted(reasoning=ReasoningBudget(1, MARK, (TokenSequence((999,)),))),
+    "reasoning holds token 998": adjusted(reasoning=ReasoningBudget(1, MARK, MARK, ends=(998,))),
+    "reasoning holds token 997": adjusted(reasoning=ReasoningBudget(1, MARK, MARK, spaces=(997,))),
     "reasoning.barred is 1": adjusted(reasoning=ReasoningBudget(1, MARK, MARK, barred=1)),
     "bad_words holds token 998": adjusted(bad_words=(TokenSequence((1, 998)),)),
 }

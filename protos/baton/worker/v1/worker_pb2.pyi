@@ -312,18 +312,22 @@ class Adjustments(_message.Message):
     def __init__(self, biases: _Optional[_Iterable[_Union[TokenBias, _Mapping]]] = ..., repetition_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., allowed: _Optional[bytes] = ..., suppressed_ids: _Optional[_Iterable[int]] = ..., bad_words: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., no_repeat_ngram: _Optional[int] = ..., reasoning: _Optional[_Union[ReasoningBudget, _Mapping]] = ...) -> None: ...
 
 class ReasoningBudget(_message.Message):
-    __slots__ = ("tokens", "begin", "end", "barred", "begun")
+    __slots__ = ("tokens", "begin", "end", "barred", "begun", "ends", "spaces")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     BARRED_FIELD_NUMBER: _ClassVar[int]
     BEGUN_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    SPACES_FIELD_NUMBER: _ClassVar[int]
     tokens: int
     begin: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     end: _containers.RepeatedCompositeFieldContainer[TokenSequence]
     barred: int
     begun: bool
-    def __init__(self, tokens: _Optional[int] = ..., begin: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., end: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., barred: _Optional[int] = ..., begun: bool = ...) -> None: ...
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    spaces: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, tokens: _Optional[int] = ..., begin: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., end: _Optional[_Iterable[_Union[TokenSequence, _Mapping]]] = ..., barred: _Optional[int] = ..., begun: bool = ..., ends: _Optional[_Iterable[int]] = ..., spaces: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class TokenBias(_message.Message):
     __slots__ = ("token", "bias")

@@ -22,7 +22,7 @@ def mark(*places: int | tuple[int, ...]) -> tuple[TokenSequence, ...]:
     return tuple(TokenSequence((place,) if isinstance(place, int) else place) for place in places)
 
 
-BUDGET = ReasoningBudget(3, mark(OPEN), mark(CLOSE))
+BUDGET = ReasoningBudget(3, mark(OPEN), mark(CLOSE), spaces=(3, 4))
 SPELLED = ReasoningBudget(2, mark((7, 27), 8, (9, 29)), mark((7, 27), 10, (9, 29)), barred=2, begun=True)
 CHANNELS = ReasoningBudget(2, mark(20, 21, 22), mark(23), barred=1)
 
@@ -59,16 +59,30 @@ def test_the_mark_comes_behind_so_many_tokens_and_the_answer_goes_on(tokens: int
     begun = replace(BUDGET, tokens=tokens, begun=True)
     expected = [*[FAVOURITE] * tokens, CLOSE, FAVOURITE, FAVOURITE]
     assert written(begun, [], tokens + 3) == expected
-    assert written(replace(begun, begun=False), [4, OPEN], tokens + 3) == expected
+    for before in ([], [4], [3, 4]):  # white space
+        assert written(replace(begun, begun=False), [*before, OPEN], tokens + 3) == expected, before
     assert written(replace(begun, begun=False), [4], tokens + 3) == [FAVOURITE] * (tokens + 3)  # nothing was opened
 
 
-def test_a_model_that_ends_its_reasoning_itself_is_left_alone_and_opens_no_other_once_it_is_spent() -> None:
+def test_a_model_that_ends_its_reasoning_itself_is_left_alone() -> None:
     assert written(BUDGET, [OPEN, 1, CLOSE], 6) == [FAVOURITE] * 6
-    # Two stretches share the budget.
-    assert written(BUDGET, [OPEN, 1, 2, CLOSE, OPEN], 3) == [FAVOURITE, CLOSE, FAVOURITE]
-    assert written(BUDGET, [OPEN, 1, 2, 3, CLOSE], 2, t30=20.0) == [FAVOURITE] * 2
-    assert written(BUDGET, [OPEN, 1, 2, CLOSE], 1, t30=20.0) == [OPEN]  # negative control: something is left
+
+
+def test_a_mark_in_the_content_is_content() -> None:
+    begun = replace(BUDGET, begun=True)
+    for text in ([1, OPEN], [4, 1, OPEN], [OPEN, 1, CLOSE, OPEN], [OPEN, CLOSE, 4, OPEN]):
+        assert written(BUDGET, text, 6) == [FAVOURITE] * 6, text
+        assert written(replace(BUDGET, tokens=0), [*text, 1], 2, t30=20.0) == [OPEN] * 2, "no mark is barred there"
+    assert written(begun, [1, CLOSE, 4, OPEN], 6) == [FAVOURITE] * 6
+
+
+def test_each_mark_behind_a_message_in_a_channel_ends_the_reasoning() -> None:
+    several = replace(CHANNELS, ends=(20, 24, 25))
+    final = [19, 20, 18, 22]  # the header of another message
+    for end in (23, 24, 25):
+        assert written(several, [20, 21, 22, 1, end, *final], 4) == [FAVOURITE] * 4, end
+    assert written(several, [20, 21, 22, 1, 20, 21, 22], 3) == [FAVOURITE, 23, FAVOURITE]  # two messages share it
+    assert written(CHANNELS, [20, 21, 22, 1, 24, *final], 1) == [23]  # negative control
 
 
 def test_a_mark_of_several_tokens_is_forced_in_order_and_one_that_has_begun_is_finished() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of reasoning that the chat template has opened: a form leaves no room for it, and a cut takes it away."""
+"""Reasoning that the chat template has opened: a form leaves no room for it, and a cut takes it away."""
 
 import json
 from pathlib import Path

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.prompts.assets import Assets
-from gateway.text.mark_tokens import mark_places, stands_open
+from gateway.text.mark_tokens import mark_places, space_tokens, stands_open
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.jobs import ReasoningBudget, TokenSequence
 from tests.unit.gateway.byte_model import assets_of, byte_tokenizer
@@ -44,7 +44,9 @@ def folder(folder: Path, template: str) -> Path:
 
 
 def budget(tokens: int, *, begun: bool = False) -> ReasoningBudget:
-    return ReasoningBudget(tokens, (TokenSequence((BEGIN,)),), (TokenSequence((END,)),), begun=begun)
+    return ReasoningBudget(
+        tokens, (TokenSequence((BEGIN,)),), (TokenSequence((END,)),), begun=begun, spaces=tuple(b"\t\n\r ")
+    )
 
 
 async def post(url: str, path: str, **body: Any) -> Any:
@@ -179,6 +181,13 @@ def test_channels_bar_the_name_of_the_one_for_reasoning(folder: Path, assets: As
     assert marks is not None and marks.barred == 1
     assert [place.tokens[0] for place in marks.begin] == [261, *b"analysis", 262]
     assert [place.tokens for place in marks.end] == [(257,)]
+    assert marks.ends == (264, 265, 263, 261) and not marks.spaces, "every mark that stands behind a message ends it"
+
+
+def test_tokens_of_white_space_are_found_however_a_vocabulary_spells_them() -> None:
+    content = json.loads(_merged().to_str())
+    content["model"]["vocab"] |= {"ĊĠ": 302, "Ġ" * 17: 303, "Ġa": 304}
+    assert space_tokens(ModelTokenizer(Tokenizer.from_str(json.dumps(content)))) == (*b"\t\n\r ", 302)
 
 
 def _merged() -> Tokenizer:
