@@ -2,9 +2,10 @@
 
 The rows of gateway/text/formats.py say how a model marks them. The parser looks at each character once; of what it has
 read it holds back only what may still become a mark, or a call. A call that is no call after all (no JSON, a tool that
-was not offered, an answer that ends in the middle of it) is text again: nothing that the model wrote is lost. With
-`growing`, a call leaves once its name is known and its arguments follow as they grow, as clients of streams expect;
-what breaks such a call later leaves as text behind it."""
+was not offered, an answer that ends in the middle of it) is text again: nothing that the model wrote is lost. A call
+whose name and arguments are whole is one, also if it breaks behind them; what is left of it is text. With `growing`, a
+call leaves once its name is known and its arguments follow as they grow, as clients of streams expect; what breaks
+their JSON leaves as text behind it."""
 
 from collections.abc import Callable
 from enum import Enum, auto
@@ -68,16 +69,23 @@ class AnswerParser(PartParser):
 
     def finish(self) -> Parsed:
         """Everything that is held back, at the end of the answer."""
+        self._finish()
+        return self._take()
+
+    def _finish(self) -> None:
         if self.in_reasoning:
             self._reason(final=True)
         elif self._state is _State.AFTER and not self._raw:
             self._rest = ""  # white space, or the beginning of an end mark
         elif self._state in (_State.OPEN, _State.NAME, _State.OBJECT):
             self._give_up(len(self._rest))
+            if self._state is _State.AFTER:
+                while self._rest and self._step():
+                    pass
+                self._finish()
         else:
             self._say(self._rest)
             self._rest = ""
-        return self._take()
 
     def _step(self) -> bool:
         return _STEPS[self._state](self)
@@ -181,10 +189,14 @@ class AnswerParser(PartParser):
                 ):
                     self._give_up(at)
                     return True
-                if mark is Mark.VALUE_END and call.in_arguments:
-                    call.in_arguments, call.has_arguments = False, True
+                if mark is Mark.VALUE_END:
+                    call.has_arguments |= call.in_arguments
+                    call.in_arguments = False
+                    if call.behind is None and call.name is not None and call.has_arguments:
+                        self._hold(at)
+                        at, call.behind = 0, len(self._raw)
         except NotJson as error:
-            if call.left:
+            if call.left and call.behind is None:
                 self._argue(self._rest[at : error.at])
             self._give_up(error.at)
             return True
@@ -218,8 +230,13 @@ class AnswerParser(PartParser):
         return True
 
     def _give_up(self, size: int) -> None:
-        """Turn into text all that looked like a call, and `size` characters of the rest."""
+        """Turn into text all that looked like a call, and `size` characters of the rest. A call whose name and
+        arguments are whole stays one; what stands behind them is read as behind a call."""
         self._hold(size)
+        if self._call.behind is not None:
+            self._rest = "".join(self._raw[self._call.behind :]) + self._rest
+            self._complete()
+            return
         shown = "" if self._call.left else "".join(self._raw)
         self._drop()
         self._state = _State.TEXT

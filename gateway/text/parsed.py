@@ -39,6 +39,7 @@ class OpenCall:
     in_arguments: bool = False
     has_arguments: bool = False
     left: bool = False  # its name has left
+    behind: int | None = None  # pieces of raw text before what stands behind name and arguments; None: one is missing
     arguments: list[str] = field(default_factory=list)
     scanner: JsonScanner = field(default_factory=JsonScanner)
 
@@ -102,7 +103,7 @@ class PartParser(ABC):
     def _hold(self, size: int) -> None:
         """Take characters of the rest into the call; they are text if it turns out to be none."""
         taken, self._rest = self._rest[:size], self._rest[size:]
-        if taken and not self._call.left:
+        if taken and (not self._call.left or self._call.behind is not None):
             self._raw.append(taken)
             self._raw_size += len(taken)
 

@@ -163,6 +163,40 @@ def test_a_call_that_breaks_after_it_has_left_goes_on_as_text() -> None:
     assert (reader.called, reader.count) == (True, 0)
 
 
+@pytest.mark.parametrize(
+    ("form", "behind", "shown"),
+    [
+        (HERMES, ', oops}}</tool_call> and "more"', ', oops}}</tool_call> and "more"'),
+        (HERMES, "\n</tool_call>\nSo.", "So."),  # only the brace is missing
+        (HERMES, ', "id": "a", "arguments": {}}</tool_call>!', ', "id": "a", "arguments": {}}</tool_call>!'),
+        (HERMES, ', "name": "get_time"}', ', "name": "get_time"}'),
+        (HERMES, ', "x": "ends here', ', "x": "ends here'),
+        (HERMES, "", ""),
+        (HERMES, "  ", ""),
+        (LLAMA3, " I mean.", "I mean."),
+        (LLAMA3, ', "id": 01}; x', ', "id": 01}; x'),
+        (MISTRAL, ", 1]", ", 1]"),
+    ],
+)
+@pytest.mark.parametrize("growing", [False, True])
+def test_a_call_that_breaks_behind_its_arguments_is_one_and_the_rest_is_text(
+    form: ToolFormat, behind: str, shown: str, growing: bool
+) -> None:
+    key, reading = form.arguments_key, replace(OFFERED, tools=form, growing=growing)
+    for fields in (f'"name": "add", "{key}": {TEXT}', f'"{key}": {TEXT}, "name": "add"'):
+        text = ("" if form.bare else form.begin) + "{" + fields + behind
+        for seed in range(6):
+            found, calls, reader = read(text, Random(seed) if seed else None, reading)
+            assert (found, grown(calls), reader.count) == (shown, [(0, "add", ARGUMENTS)], 1), (seed, text)
+
+
+def test_calls_behind_one_that_breaks_behind_its_arguments_are_read() -> None:
+    text = f'<tool_call>{{"name": "add", "arguments": {TEXT}, oops}}</tool_call>{TIME}'
+    for growing in (False, True):
+        _, calls, _ = read(text, Random(1), replace(OFFERED, growing=growing))
+        assert grown(calls) == [(0, "add", ARGUMENTS), (1, "get_time", {})]
+
+
 def test_a_call_behind_a_broken_one_is_read() -> None:
     assert grown(read(f"<tool_call><tool_call>{TIME}", Random(1))[1]) == [(0, "get_time", {})]
 
