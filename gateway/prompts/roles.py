@@ -4,7 +4,7 @@ Step 1 of a request's life. A template gets any role. What it does not know it r
 errors of the client (gateway/prompts/conversation.py). A tool's message may come without the call that it answers."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gateway.prompts.assets import Assets
@@ -27,17 +27,31 @@ def validate_role(message: Json, path: str) -> None:
 
 
 def check_own_roles(messages: Sequence[Json], assets: Assets, fields: ChatFields) -> None:
-    """Refuses roles of which a template that writes <|ROLE|> would make a token that begins or ends a text."""
+    """Refuses roles of which a template that writes <|ROLE|> would make a control token, with which a client could end
+    a turn and begin another one. A template that names the role itself has a turn for it."""
     known = {message["role"] for message in messages}.difference(ROLES)
     if not known:
         return
-    names = {*assets.special.values(), *map(assets.tokenizer.name_of, assets.eos_ids)}
-    ends = {name.strip("<|>[]/ ").lower() for name in names}
+    ends = _cores((*assets.special.values(), *map(assets.tokenizer.name_of, assets.eos_ids)))
+    others = _cores(assets.controls.names)
     for index, message in enumerate(messages):
-        if message["role"] in known and message["role"].lower() in ends:
+        role = message["role"]
+        if role in known and (role.lower() in ends or (role.lower() in others and not _is_named(role, assets))):
             path = f"{fields.message(index)}.role"
-            what = f"is {brief(repr(message['role']))}, the name of a token that begins or ends texts of this model"
-            raise InvalidRequest(path, f"{path} {what}: take another one")
+            what = f"is {brief(repr(role))}, the name of a control token of this model, which could begin or end a turn"
+            raise InvalidRequest(path, f"{path} {what}: take another name, or send the message as {', '.join(ROLES)}")
+
+
+def _cores(names: Iterable[str]) -> frozenset[str]:
+    """The names of tokens without the signs around them."""
+    return frozenset(name.strip("<|>[]{}/\uff5c ").lower() for name in names)
+
+
+def _is_named(role: str, assets: Assets) -> bool:
+    """Whether a template of the model compares something with the role."""
+    sources = [each.source for each in assets.templates.values()]
+    sources += [assets.template.source] if assets.template is not None else []
+    return any(f"{quote}{role}{quote}" in source for source in sources for quote in "'\"")
 
 
 def uncertain(messages: Sequence[Json]) -> list[int]:

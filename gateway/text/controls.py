@@ -83,6 +83,11 @@ class ControlTokens:
         # Ids that only a control token may have; an alias with an id of its own leaves its name in the vocabulary.
         self._forbidden = {self._ids[name] for name in self._aliases if self._is_in(name)}
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The texts of all control tokens."""
+        return frozenset(self._ids)
+
     def _is_in(self, name: str) -> bool:
         return self._aliased.token_to_id(name) is not None
 

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.dialects.openai.request import CHAT_FIELDS
-from gateway.prompts.assets import Assets
+from gateway.prompts.assets import Assets, load_assets
 from gateway.prompts.prompt import ChatPrompt, encode_chat
 from gateway.text.chat import ChatTemplate
 from mesh.errors import InvalidRequest
+from tests.unit.gateway.byte_model import byte_tokenizer
 
 USER = {"role": "user", "content": "hi"}
 RESULT = {"role": "tool", "content": '{"a": "b"}'}
@@ -58,6 +60,23 @@ async def test_a_template_that_refuses_a_role_gives_its_reason(assets: Assets) -
 @pytest.mark.parametrize("role", ["end", "End", "a<b", "<|user|>", " x", "x" * 65, "é", ""])
 async def test_a_role_cannot_become_a_token_that_ends_a_turn(assets: Assets, role: str) -> None:
     assert (await refused(assets, USER, {"role": role, "content": "x"})).field == "messages[1].role"
+
+
+async def test_a_role_that_is_the_name_of_a_control_token_is_refused_with_what_to_do(folder: Path) -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{# <|handoff|> <tool_call> #}"
+    tokenizer = byte_tokenizer()
+    tokenizer.add_special_tokens(["<|handoff|>", "[INST]"])
+    tokenizer.add_tokens(["<tool_call>", "<plain>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(template)
+    model = load_assets(folder, "tiny")
+    for role in ("tool_call", "handoff", "inst", "User"):
+        error = await refused(model, USER, {"role": role, "content": "x"})
+        assert error.field == "messages[1].role" and "take another name" in error.message, role
+    assert await text_of(model, [USER, {"role": "plain", "content": "x"}]) == "<user>hi<plain>x"  # no control token
+    named = with_template(model, "{% for m in messages if m.role != 'handoff' %}{% endfor %}" + template)
+    assert await text_of(named, [{"role": "handoff", "content": "x"}]) == "<handoff>x"
+    assert (await refused(named, {"role": "end", "content": "x"})).field == "messages[0].role"
 
 
 async def test_a_result_needs_neither_a_call_nor_its_id(assets: Assets) -> None:
