@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from baton.inference.v1 import inference_pb2 as pb
 from gateway.answers.answer import Answer
@@ -21,6 +21,7 @@ from gateway.validation.client_request import ClientRequest
 from mesh.messages.jobs import End
 
 _SCORED = 512  # tokens of a prompt whose logprobs are one event, wherever they were computed
+_LISTED = 65_536  # likeliest tokens that one event lists: gRPC's clients take 4 MiB at most
 _IDS = 16_384  # ids of a prompt that are converted in one piece
 
 
@@ -93,7 +94,10 @@ def scored_parts(scores: PromptScores) -> Iterator[pb.PromptLogprobs]:
     """The logprobs of a prompt, in parts that begin at the same positions whatever its workers have sent; at least one
     part."""
     entries, position = scores.entries(), 1
-    while (some := list(islice(entries, _SCORED))) or position == 1:
+    first = next(entries, None)
+    size = max(1, min(_SCORED, _LISTED // max(1, len(first.top_ids)))) if first is not None else 1
+    entries = entries if first is None else chain([first], entries)
+    while (some := list(islice(entries, size))) or position == 1:
         yield pb.PromptLogprobs(
             position=position,
             token_ids=[entry.token for entry in some],
@@ -103,7 +107,7 @@ def scored_parts(scores: PromptScores) -> Iterator[pb.PromptLogprobs]:
             top_logprobs=[logprob for entry in some for logprob in entry.top_logprobs],
         )
         position += len(some)
-        if len(some) < _SCORED:
+        if len(some) < size:
             return
 
 

@@ -78,8 +78,7 @@ class AnswerParser(PartParser):
         elif self._state is _State.AFTER and not self._raw:
             self._rest = ""  # white space, or the beginning of an end mark
         elif self._state in (_State.OPEN, _State.NAME, _State.OBJECT):
-            self._give_up(len(self._rest))
-            if self._state is _State.AFTER:
+            if self._give_up(len(self._rest)):
                 while self._rest and self._step():
                     pass
                 self._finish()
@@ -229,18 +228,19 @@ class AnswerParser(PartParser):
             self._state, self._strip = _State.TEXT, True
         return True
 
-    def _give_up(self, size: int) -> None:
-        """Turn into text all that looked like a call, and `size` characters of the rest. A call whose name and
-        arguments are whole stays one; what stands behind them is read as behind a call."""
+    def _give_up(self, size: int) -> bool:
+        """Turn into text all that looked like a call, and `size` characters of the rest. True: it is one all the same,
+        since its name and arguments are whole, and what stands behind them is read as behind a call."""
         self._hold(size)
         if self._call.behind is not None:
             self._rest = "".join(self._raw[self._call.behind :]) + self._rest
             self._complete()
-            return
+            return True
         shown = "" if self._call.left else "".join(self._raw)
         self._drop()
         self._state = _State.TEXT
         self._say(shown)
+        return False
 
     def _say(self, text: str) -> None:
         if self._strip:

@@ -59,6 +59,7 @@ class ClientRequest:
     deadline_seconds: float | None = None
     beams: BeamOptions | None = None  # the answers are the best ones of a beam search; None: they are sampled
     beside_tokens: int = 0  # tokens of the other prompts that the client has sent with this one
+    prompts: int = 1  # that the client has sent together, this one included
     trace: RequestRecord = field(default_factory=unrecorded, compare=False)
     field_names: Mapping[str, str] = field(default_factory=dict)  # spelling of the front door, where it differs
 

@@ -35,10 +35,11 @@ def with_listed_logprobs(
     most = limits.max_logprobs
     listed = listed_count(request.top_logprobs, fields.name("top_logprobs"), most, vocabulary)
     of_prompt = listed_count(request.prompt_logprobs, fields.name("prompt_logprobs"), most, vocabulary)
-    top, choices = listed or 0, request.best_of or request.n or 1
+    top, choices = listed or 0, request.prompts * (request.best_of or request.n or 1)  # of the whole answer
     if top > MAX_TOP_LOGPROBS and request.beams is not None:
         raise fields.invalid("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS} with use_beam_search")
     if top > MAX_TOP_LOGPROBS and choices * max_tokens * (1 + top) > MAX_LISTED:
         what = f"would list more than {MAX_LISTED} logprobs in one answer: lower {fields.name('max_tokens')} or the"
-        raise fields.invalid("top_logprobs", f"{what} number of choices, or ask for fewer likeliest tokens")
+        parts = "prompts and choices" if request.prompts > 1 else "choices"
+        raise fields.invalid("top_logprobs", f"{what} number of {parts}, or ask for fewer likeliest tokens")
     return replace(request, top_logprobs=listed, prompt_logprobs=of_prompt)

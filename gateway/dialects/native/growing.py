@@ -1,4 +1,7 @@
-"""One choice of SGLang's dialect as it grows: everything so far, encoded once, so that each event only joins bytes."""
+"""One choice of SGLang's dialect as it grows: everything so far, encoded once, so that each event only joins bytes.
+
+Each event repeats all of them, so their number must not grow with the answer: an event comes when the answer has grown
+by a part of its tokens. The more bytes its tokens have, as with long lists of logprobs, the larger that part is."""
 
 from collections.abc import Iterable
 
@@ -8,6 +11,10 @@ from gateway.dialects.common.sse import encode
 from gateway.dialects.described.native import SglangMeta
 from gateway.text.tokenizer import ModelTokenizer
 from mesh.messages.jobs import Token
+
+FRAMES = 256  # events in which a token is repeated, on average and at most
+FEWEST_FRAMES = 8  # the same for tokens with the longest lists
+FRAMED_BYTES = 16_384  # bytes of one token in all events, where FEWEST_FRAMES allows that
 
 
 class Triples:
@@ -36,6 +43,7 @@ class GrowingChoice:
         """`triples`: how logprobs are spelled; None: there are none."""
         self._triples = triples
         self.tokens = self.characters = 0
+        self._shown = 0  # tokens of the last event
         self.last: int | None = None  # the last token
         self.cached_tokens: int | None = None  # cached tokens of its prompt, once they are known
         self._text, self._ids, self._logprobs, self._tops = bytearray(), bytearray(), bytearray(), bytearray()
@@ -52,6 +60,14 @@ class GrowingChoice:
                 if self._triples.top:
                     self._tops += comma + self._triples.tops_of(token)
             self.tokens, self.last = self.tokens + 1, token.token
+
+    def is_due(self) -> bool:
+        """Whether the choice has grown enough for an event; if so, the event counts as sent."""
+        size = len(self._text) + len(self._ids) + len(self._logprobs) + len(self._tops)
+        frames = max(FEWEST_FRAMES, min(FRAMES, FRAMED_BYTES * self.tokens // max(1, size)))
+        due = self.tokens - self._shown >= 1 + self.tokens // frames
+        self._shown = self.tokens if due else self._shown
+        return due
 
     def members(self, meta: SglangMeta) -> list[bytes]:
         """The members of the choice's object, in pieces."""

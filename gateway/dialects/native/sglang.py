@@ -1,7 +1,8 @@
 """`POST /generate`, SGLang's own dialect: one text or list of ids, or a batch of them; whole or streamed.
 
 Each event of a stream holds the whole answer so far, as SGLang's do. So that a long answer does not cost the square of
-its length, its events come less often the longer it is. Steps 1 and 8 of a request's life over HTTP."""
+its length, its events come less often the longer it is (gateway/dialects/native/growing.py). Steps 1 and 8 of a
+request's life over HTTP."""
 
 from collections.abc import AsyncGenerator, Iterator
 from functools import partial
@@ -29,7 +30,6 @@ from mesh.messages.jobs import End
 
 DEFAULT_TOKENS = 128  # SGLang's default
 SLICE = 64  # tokens of a prompt whose logprobs are rendered at once
-FRAMES = 256  # an event comes when the answer has grown by this part of its tokens
 PATH = "sampling_params."
 _SAME = (
     *("n", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids", "ignore_eos", "skip_special_tokens"),
@@ -121,14 +121,11 @@ class SglangReply(BaseReply):
         self._open = len(self._answers) * self._choices  # choices that have not ended
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        shown: dict[int, int] = {}  # tokens of each choice in its last event
         shapes, last = list[list[Any]](), dict[int, bytes]()  # shapes of the events, and ended answers, for a receipt
         async for event in self._events():
             choice, index = self._growing[event.index], event.index
-            if isinstance(event, Delta):
-                if choice.tokens - shown.get(index, 0) < 1 + choice.tokens // FRAMES:
-                    continue
-                shown[index] = choice.tokens
+            if isinstance(event, Delta) and not choice.is_due():
+                continue
             meta = self._meta(index, event if isinstance(event, Finished) else None)
             if self._receipt is not None:
                 shapes.append(shape(index if self._many else None, choice.characters, choice.tokens))

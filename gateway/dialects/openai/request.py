@@ -171,8 +171,8 @@ async def parse_completion(body: CompletionRequest, assets: Assets, caller: Http
             request = replace(request, prompt_logprobs=max(request.top_logprobs, request.prompt_logprobs or 0))
         requests.append(request)
         _check_listed(requests, "echo" if body.echo and body.logprobs is not None else "prompt_logprobs")
-    together = sum(len(prompt) for prompt in {each.prompt for each in requests})
-    return [replace(each, beside_tokens=together - len(each.prompt)) for each in requests]
+    together, count = sum(len(prompt) for prompt in {each.prompt for each in requests}), len(requests)
+    return [replace(each, beside_tokens=together - len(each.prompt), prompts=count) for each in requests]
 
 
 def _check_listed(requests: list[ClientRequest], field: str) -> None:
