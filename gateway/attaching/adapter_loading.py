@@ -1,8 +1,9 @@
 """Loads and unloads adapters at all workers of a model, or at none of them.
 
 A load has two parts: every worker reads the folder and reports the hash of what it found; when all hashes are equal,
-the name is assigned everywhere. It is over for the caller when every worker has reported the name. Workers that attach
-later get the names that their model has by then. docs/adapters.md has the picture."""
+the name is assigned everywhere. It is over for the caller when every worker has reported the name, those included that
+attach in the middle of it. Workers that attach later get the names that their model has by then. docs/adapters.md has
+the picture."""
 
 import asyncio
 import logging
@@ -30,7 +31,8 @@ class AdapterLoading:
         self._reads = dict[tuple[int, int], asyncio.Future[AdapterRead]]()  # by incarnation and number
         self._changed = asyncio.Event()  # replaced whenever a worker reports its names, or leaves
         self._turn = asyncio.Lock()  # loads of one gateway come one after the other
-        self._tasks = set[asyncio.Task[None]]()
+        self._catching_up = dict[asyncio.Task[None], AttachedWorker]()
+        self._assigned: ServedAdapter | None = None  # workers get this name, and perhaps none has reported it yet
 
     # ---- what operators order
 
@@ -43,13 +45,28 @@ class AdapterLoading:
             if known is not None and known.digest and not replace:
                 what = f"adapter {name!r} is loaded already; unload it before, or send load_inplace: true"
                 raise InvalidRequest(NAME, what)
-            workers = self._able(root)
-            digest, numbers = await self._read_everywhere(workers, name, folder)
-            for worker in workers:
-                worker.send(AssignAdapter(numbers[worker.incarnation]))
+            digest, reads = await self._read_everywhere(root, name, folder)
+            for worker, number in reads:
+                worker.send(AssignAdapter(number))
             self._names.loaded(name)
-            await self._reported(workers, lambda worker: _has(worker, name, digest), f"load adapter {name!r}")
+            self._assigned = ServedAdapter(root, name, digest, folder)
+            try:
+                await self._all_have(self._assigned)
+            finally:
+                self._assigned = None
         return ServedAdapter(root, name, digest, folder)
+
+    async def _all_have(self, adapter: ServedAdapter) -> None:
+        """Wait until every worker has the name, those included that become attached meanwhile."""
+        name, digest = adapter.name, adapter.digest
+        while lacking := [
+            each
+            for each in self._workers.of(adapter.root)
+            if each.hello.loads_adapters and not _has(each, name, digest)
+        ]:
+            if tasks := [task for task, worker in self._catching_up.items() if worker.model == adapter.root]:
+                await asyncio.wait(tasks)
+            await self._reported(lacking, lambda worker: _has(worker, name, digest), f"load adapter {name!r}")
 
     async def unload(self, name: str) -> ServedAdapter:
         """No new request can choose the adapter when this returns; those that run go on."""
@@ -72,25 +89,31 @@ class AdapterLoading:
             raise InvalidRequest(NAME, what)
         return workers
 
-    async def _read_everywhere(
-        self, workers: list[AttachedWorker], name: str, folder: str
-    ) -> tuple[str, dict[int, int]]:
-        """The hash that all workers have found, and the number of the read at each. Else all are abandoned."""
-        numbers = {worker.incarnation: next(_numbers) for worker in workers}
-        reads = [asyncio.ensure_future(self._read(each, numbers[each.incarnation], name, folder)) for each in workers]
+    async def _read_everywhere(self, root: str, name: str, folder: str) -> tuple[str, list[tuple[AttachedWorker, int]]]:
+        """The hash that all workers have found, and the number of the read at each: also at those that become attached
+        while others read. Else all are abandoned."""
+        reads, found = list[tuple[AttachedWorker, int]](), dict[str, str]()
         try:
-            found = await asyncio.gather(*reads)
-            digests = {digest: worker.name for digest, worker in zip(found, workers, strict=True)}
-            if len(digests) > 1:
-                who = " and ".join(digests.values())
-                raise InvalidRequest(FOLDER, f"{FOLDER}: {who} find different adapters in {folder!r}; copy one to all")
+            while fresh := [each for each in self._able(root) if not any(each is worker for worker, _ in reads)]:
+                numbered = [(each, next(_numbers)) for each in fresh]
+                reads += numbered
+                tasks = [asyncio.ensure_future(self._read(*each, name, folder)) for each in numbered]
+                try:
+                    digests = await asyncio.gather(*tasks)
+                finally:
+                    for task in tasks:
+                        task.cancel()
+                found |= {digest: worker.name for digest, worker in zip(digests, fresh, strict=True)}
+                if len(found) > 1:
+                    who = " and ".join(found.values())
+                    raise InvalidRequest(
+                        FOLDER, f"{FOLDER}: {who} find different adapters in {folder!r}; copy one to all"
+                    )
         except BaseException:
-            for read in reads:
-                read.cancel()
-            for worker in workers:
-                worker.send(AbandonAdapter(numbers[worker.incarnation]))
+            for worker, number in reads:
+                worker.send(AbandonAdapter(number))
             raise
-        return found[0], numbers
+        return next(iter(found)), reads
 
     async def _read(self, worker: AttachedWorker, number: int, name: str, folder: str) -> str:
         key = worker.incarnation, number
@@ -128,11 +151,14 @@ class AdapterLoading:
             worker.send(UnloadAdapter(name))
             del worker.adapters[name]
         self._update(worker.model)
-        missing = [each for each in self._names.of(worker.model) if not _has(worker, each.name, each.digest)]
+        wanted = {each.name: each for each in self._names.of(worker.model)}
+        if self._assigned is not None and self._assigned.root == worker.model:
+            wanted[self._assigned.name] = self._assigned
+        missing = [each for each in wanted.values() if not _has(worker, each.name, each.digest)]
         if missing and worker.hello.loads_adapters:
             task = asyncio.get_running_loop().create_task(self._catch_up(worker, missing))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._catching_up[task] = worker
+            task.add_done_callback(self._catching_up.pop)
 
     async def _catch_up(self, worker: AttachedWorker, missing: list[ServedAdapter]) -> None:
         for adapter in missing:
@@ -142,7 +168,8 @@ class AdapterLoading:
             except (InvalidRequest, Unavailable) as error:
                 log.warning("%s lacks adapter %r, so others get its requests: %s", worker.name, adapter.name, error)
                 continue
-            current = self._names.get(adapter.name)
+            assigned = self._assigned
+            current = assigned if assigned and assigned.name == adapter.name else self._names.get(adapter.name)
             same = current is not None and current.digest == digest
             worker.send(AssignAdapter(number) if same else AbandonAdapter(number))
 
@@ -167,9 +194,10 @@ class AdapterLoading:
         before.set()
 
     async def aclose(self) -> None:
-        for task in self._tasks:
+        tasks = list(self._catching_up)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _has(worker: AttachedWorker, name: str, digest: str) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.attaching import adapter_loading
 from gateway.attaching.adapter_loading import AdapterLoading
 from gateway.attaching.adapter_names import AdapterNames
 from gateway.routing.registry import Workers
@@ -159,3 +160,46 @@ async def test_a_worker_that_comes_later_gets_what_the_others_have(tier: FakeTie
     assert late.adapters["a"].digest == ONE
     assert other.adapters == {} and isinstance(tier.sessions[2].sent[-1], AbandonAdapter), "it finds another content"
     assert cast(Any, tier.names.get("a")).digest == ONE
+
+
+@pytest.mark.parametrize("digest", [ONE, TWO])
+async def test_a_worker_that_attaches_while_others_read_has_the_adapter_too_or_nobody_has(
+    tier: FakeTier, digest: str
+) -> None:
+    tier.add()
+    answer, held = tier.sessions[0].answer, list[Any]()
+    tier.sessions[0].answer = held.append
+    loading = asyncio.ensure_future(tier.loading.load("m", "a", "/a"))
+    await settle()
+    late = tier.add(digest)
+    tier.sessions[0].answer = answer
+    answer(held.pop())
+    if digest == ONE:
+        await loading
+        assert late.adapters["a"].digest == ONE
+        return
+    with pytest.raises(InvalidRequest, match="w1 and w2 find different adapters"):
+        await loading
+    assert all(isinstance(session.sent[-1], AbandonAdapter) for session in tier.sessions)
+
+
+@pytest.mark.parametrize("fault", ["", "no such folder"])
+async def test_a_worker_that_attaches_before_others_report_the_name_has_it_too_or_the_load_fails(
+    tier: FakeTier, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter_loading, "REPORT_SECONDS", 0.05)
+    tier.add()
+    answer, held = tier.sessions[0].answer, list[Any]()
+    tier.sessions[0].answer = lambda message: held.append(message) if isinstance(message, Adapters) else answer(message)
+    loading = asyncio.ensure_future(tier.loading.load("m", "a", "/a"))
+    await settle()
+    late = tier.add(fault=fault)  # the name is assigned, and no gateway knows that yet
+    assert held and tier.names.names() == ()
+    await settle()
+    answer(held.pop())
+    if not fault:
+        await loading
+        assert late.adapters["a"].digest == ONE
+        return
+    with pytest.raises(Unavailable, match="w2 did not load adapter 'a'"):
+        await loading
