@@ -183,6 +183,10 @@ schemas: $(DEV) ## answers to 300 JSON schemas, greedy and sampled: does every o
 receipts: $(DEV) ## replay 100 receipts on another mesh: are all equal, and does a changed weight refuse all? (2 minutes)
 	@$(BIN)/python -m tests.receipts --json $(ARGS)
 
+.PHONY: ways
+ways: $(DEV) ## 500 prompts in one process, behind LLM(workers=(1, 1)) and over HTTP: equal tokens and logprob bits; ARGS="--prompts 50"
+	@$(BIN)/python -m tests.ways --json $(ARGS)
+
 .PHONY: clients
 clients: $(DEV) ## real clients against a running mesh, each in an environment of its own; ARGS="--only instructor"
 	@$(BIN)/python -m tests.clients $(ARGS)
