@@ -74,7 +74,7 @@ def body_of(prompt: AskedPrompt) -> dict[str, Any]:
 
 
 def differences(first: Sequence[ComparedAnswer], second: Sequence[ComparedAnswer]) -> list[str]:
-    """What differs, in one line for each prompt."""
+    """One line for each prompt whose answers differ."""
     found = list[str]()
     for number, (one, other) in enumerate(zip(first, second, strict=True)):
         if one.token_ids != other.token_ids:
