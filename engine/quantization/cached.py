@@ -11,7 +11,8 @@ from engine.integers.forms import RECIPE
 from engine.model.config import read_config
 from engine.model.digest import locked
 from engine.model.layout import as_stored, read_tensors
-from engine.model.weights import Weights, hash_model, open_weights
+from engine.model.model_hash import hash_model
+from engine.model.weights import Weights, open_weights
 from engine.quantization.folder import quantize
 from engine.quantization.own_text import WINDOW, WINDOWS, own_text
 from engine.quantization.plain_layer import refuse_unfollowed
