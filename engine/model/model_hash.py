@@ -66,7 +66,7 @@ def refuse_not_finite(name: str, tensor: Tensor) -> None:
 
 
 def _way_of_reading(matrix: StoredMatrix | WidenedMatrix) -> str:
-    """The form and settings that decide, beside its bytes, which numbers a quantized matrix has and how products take them."""
+    """The form and settings that decide, beside its bytes, which numbers a quantized matrix has."""
     form = matrix.form if isinstance(matrix, StoredMatrix) else "widened"
     arrays = [f"{raw.dtype} {raw.shape}" for raw in matrix.raw]
     return f"{form} {matrix.reading} {arrays}\n"
