@@ -62,8 +62,11 @@ def test_the_widened_numbers_are_rounded(tmp_path: Path) -> None:
     assert settings["quant_method"] == "compressed-tensors" and "weight_block_size" not in settings
 
 
-def test_a_worker_rounds_them_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fp8, cache = of_fp8(tmp_path / "fp8"), tmp_path / "cache"
+def test_a_worker_rounds_them_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fp8, cache, text = of_fp8(tmp_path / "fp8"), tmp_path / "cache", np.arange(64, dtype=np.int32).reshape(1, 64)
+    monkeypatch.setattr("engine.quantization.cached.own_text", lambda weights, windows, tokens: text)
     caplog.set_level(logging.INFO)
     made = in_four_bits(fp8, cache)
     assert made != fp8 and open_weights(made, cache).products == "w4a8"
