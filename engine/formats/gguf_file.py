@@ -176,7 +176,7 @@ class _Reader:
         return np.frombuffer(raw, np.dtype(_SCALARS[item])).tolist()
 
     def _texts(self, count: int, field: str) -> list[str]:
-        """As many texts; a vocabulary has hundreds of thousands, so each one that is in order takes one look."""
+        """The texts of a list. A vocabulary has hundreds of thousands, so each one that is in order takes one look."""
         found, end, length = list[str](), min(len(self._data), _MOST_HEADER), struct.Struct("<Q").unpack_from
         for _ in range(count):
             begin = self.at + 8
