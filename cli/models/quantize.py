@@ -68,13 +68,15 @@ def _quantize(
     from engine.quantization.cached import open_widened
     from engine.quantization.folder import LayerChange, Windows, quantize, readable
     from engine.quantization.own_text import WINDOW, WINDOWS, own_text
+    from engine.quantization.refusals import widened_types
     from engine.quantization.text import CALIBRATED, sample_text, token_ids, windows_of
     from mesh.config.arrangement import this_machine
 
     cache, source = default_cache_folder(), local_folder(model)
     if problem := why_no_model(source):
         raise ConfigError(f"MODEL: {problem}")
-    readable(source, out)
+    if types := widened_types(*readable(source, out)):
+        say(f"the weights are {types}, and are widened before they are rounded")
     baton_kernels.set_threads(threads or this_machine().cores)
     judged = token_ids(source, _read(text, "--text") if text else sample_text())
     if len(judged) < LEAST_TEXT:

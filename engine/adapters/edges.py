@@ -23,7 +23,7 @@ from engine.formats.writing import stored
 from engine.model.config import ModelConfig
 from engine.model.layout import as_stored
 from engine.model.matrices import Matrix, as_it_stands
-from engine.model.weights import refuse_not_finite
+from engine.model.model_hash import refuse_not_finite
 from engine.step.adapted import AdaptedEdges, Array, EmbeddingDelta
 
 PREFIX = "base_model.model."

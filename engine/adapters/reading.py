@@ -36,7 +36,8 @@ from engine.formats.errors import ModelError
 from engine.formats.stored import Tensor, widened
 from engine.model.config import ModelConfig
 from engine.model.layout import TensorSource
-from engine.model.weights import Floats, refuse_not_finite, row_order
+from engine.model.model_hash import refuse_not_finite
+from engine.model.weights import Floats, row_order
 from engine.step.adapted import AdapterWeights
 
 TENSORS = "adapter_model.safetensors"

@@ -15,8 +15,8 @@ from engine.formats.stored import Stored, Tensor, widened
 from engine.model.config import ModelConfig, read_config
 from engine.model.digest import locked
 from engine.model.layout import Fused, as_stored, fused_tensors, read_tensors, weights_dtype
+from engine.model.model_hash import hash_model
 from engine.model.rope import rotary_tables
-from engine.model.weights import hash_model
 
 _WINDOWS = "windows that hide a token within the context"
 

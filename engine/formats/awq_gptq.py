@@ -135,7 +135,8 @@ def _gptq(config: Path, settings: Mapping[str, Any], module: Module) -> StoredMa
             order=order if ordered else None,
         )
 
-    return StoredMatrix(module.path, "gptq", (n, k), form, module.raw(), read)
+    reading = "zeros are stored minus one" if first else "zeros are stored as they are"
+    return StoredMatrix(module.path, "gptq", (n, k), form, module.raw(), read, reading)
 
 
 def _repeated(values: NDArray[Any], groups: int) -> NDArray[Any]:

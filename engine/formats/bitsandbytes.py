@@ -68,7 +68,8 @@ def _nf4(module: Module) -> WidenedMatrix:
         some = packed[first:last]
         numbers = table[np.stack([some >> 4, some & 15], axis=-1).reshape(len(some), k)]
         scales = largest[np.arange(first * k, last * k) // block]
-        widened: NDArray[np.float32] = numbers * scales.reshape(len(some), k)
+        with np.errstate(over="ignore"):  # `engine/model/matrices.py` refuses what is not finite
+            widened: NDArray[np.float32] = numbers * scales.reshape(len(some), k)
         return widened
 
     return WidenedMatrix(module.path, "bnb-nf4", (n, k), module.raw(), rows)

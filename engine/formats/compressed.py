@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from baton_kernels import Integers, MatrixForm
+from engine.formats.compressed_settings import checked_settings
 from engine.formats.errors import ModelError
 from engine.formats.factors import progressive
 from engine.formats.fp8 import fp8_matrix
@@ -19,15 +20,6 @@ from engine.formats.mxfp4 import BLOCK, mxfp4_matrix
 from engine.formats.parts import AGAIN, DTYPES_OF_SCALES, Module, modules, scale_type, unpacked
 from engine.formats.stored import Stored, StoredMatrix, Tensor
 
-_FORMATS = (
-    "int-quantized",
-    "naive-quantized",
-    "pack-quantized",
-    "float-quantized",
-    "mxfp4-pack-quantized",
-    "dense",
-    "mixed-precision",
-)
 _OTHER = "Take the model in another format, or in bf16."
 _LEFT_OUT = ("input_scale", "input_zero_point", "weight_shape", "weight_g_idx", "output_scale")
 _OF_PAGES = (".self_attn.k_scale", ".self_attn.v_scale", ".self_attn.q_scale")  # scales for whole tensors: see `kv_of`
@@ -35,30 +27,22 @@ _GROUPS = (16, 32, 64, 128)
 
 
 def read_compressed(config: Path, settings: Mapping[str, Any], tensors: dict[str, Tensor]) -> dict[str, Stored]:
-    groups = settings.get("config_groups") or {}
-    if not isinstance(groups, dict) or not all(isinstance(group, dict) for group in groups.values()):
-        raise ModelError(config, "quantization_config", "config_groups is no table of objects", AGAIN)
-    for kind in (settings.get("format"), *(group.get("format") or settings.get("format") for group in groups.values())):
-        if not isinstance(kind, str) or kind not in _FORMATS:
-            raise ModelError(config, "quantization_config", f"format {kind!r} is not supported", _OTHER)
-    sparsity = settings.get("sparsity_config") or {}
-    if not isinstance(sparsity, dict) or sparsity.get("format", "dense") != "dense":
-        raise ModelError(config, "quantization_config", "sparse weights are not supported", _OTHER)
+    block = checked_settings(config, settings)
     found: dict[str, Stored] = {name: each for name, each in tensors.items() if not name.endswith(_OF_PAGES)}
     for module in modules(tensors, ("weight_scale",)):
         for part in module.parts:
             if part != "bias":
                 found.pop(f"{module.name}.{part}")
-        found[f"{module.name}.weight"] = _matrix(module)
+        found[f"{module.name}.weight"] = _matrix(module, block)
     return found
 
 
-def _matrix(module: Module) -> Stored:
+def _matrix(module: Module, block: list[int] | None) -> Stored:
     if "weight_packed" in module.parts:
         return _mxfp4(module) if module.parts["weight_packed"].dtype == "u8" else _packed(module)
     n, k = module.sides("weight")
     if module.parts["weight"].dtype == "f8_e4m3":
-        return fp8_matrix(module, None)
+        return fp8_matrix(module, block)
     return _integers(module, "int8", n, k, lambda: module.take("weight", ("i8",), (n, k)))
 
 
@@ -94,10 +78,9 @@ def _packed(module: Module) -> StoredMatrix:
 def _integers(module: Module, kind: str, n: int, k: int, values: Any) -> StoredMatrix:
     tensor = module.parts["weight_scale"]
     stored = tensor.values.size // n if tensor.values.size >= n else 0
-    if tensor.values.size != (stored * n or 1):
-        raise ModelError(
-            tensor.path, f"{module.name}.weight_scale", f"has {tensor.values.size} values, {n} rows", AGAIN
-        )
+    if tensor.values.size != (stored * n or 1) or (stored and tensor.shape not in ((n, stored), (n,))):
+        problem = f"has shape {list(tensor.shape)} for a weight of {n} rows"
+        raise ModelError(tensor.path, f"{module.name}.weight_scale", problem, AGAIN)
     scales = module.take("weight_scale", DTYPES_OF_SCALES, tensor.shape).reshape(-1 if stored == 0 else (n, stored))
     zeros, order = _zeros(module, kind, n, stored), _order(module, k, stored)
     label = f"compressed-tensors-{kind}"

@@ -65,4 +65,5 @@ def _opened(path: Path, tensor: GgufTensor, rows: NDArray[np.int64] | None) -> S
         blocks.form,
         (raw,),
         lambda: blocks.integers(raw if rows is None else raw[rows]),
+        "" if rows is None else "rows are in the order of llama.cpp",
     )

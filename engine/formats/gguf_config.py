@@ -12,12 +12,15 @@ import numpy as np
 from engine.formats.errors import ModelError
 from engine.formats.gguf_families import architecture, family_of
 from engine.formats.gguf_file import AGAIN, GgufFile
-from engine.formats.gguf_scaling import rope_scaling
+from engine.formats.gguf_scaling import refuse_other_ropes, rope_scaling
 
 _GELU = "gelu_pytorch_tanh"
 _LOCAL_THETA = 10000.0  # sliding layers of Gemma 3 have it, where the file does not say it
 _LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have another scale
 _NEAR = 1e-4
+_MOST_LAYERS = 4096
+_PARTIAL = ("phi3", "glm4", "stablelm")  # architectures that may rotate a part of each head
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of a text, of a turn, of a message
 
 
 class Metadata:
@@ -52,12 +55,15 @@ def config_of(file: GgufFile) -> dict[str, Any]:
     hidden, heads = given.whole("embedding_length"), given.whole("attention.head_count")
     if hidden < 1 or heads < 1:
         raise ModelError(file.path, f"{given.arch}.attention.head_count", f"is {heads} for {hidden} elements", AGAIN)
+    if not 1 <= (layers := given.whole("block_count")) <= _MOST_LAYERS:
+        raise ModelError(file.path, f"{given.arch}.block_count", f"{layers} is not one to {_MOST_LAYERS}", AGAIN)
     head_dim = given.whole("attention.key_length", hidden // heads)
+    _refuse_ropes(given, head_dim)
     config: dict[str, Any] = {
         "architectures": [row.architecture],
         "model_type": row.model_type,
         "hidden_size": hidden,
-        "num_hidden_layers": given.whole("block_count"),
+        "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": given.whole("attention.head_count_kv", heads),
         "head_dim": head_dim,
@@ -72,12 +78,37 @@ def config_of(file: GgufFile) -> dict[str, Any]:
         config[row.layer_norms] = given.number("attention.layer_norm_epsilon")
     else:
         config["rms_norm_eps"] = given.number("attention.layer_norm_rms_epsilon")
-    for name in ("bos_token_id", "eos_token_id"):
-        if (token := file.metadata.get(f"tokenizer.ggml.{name}")) is not None:
-            config[name] = token
+    if (token := file.metadata.get("tokenizer.ggml.bos_token_id")) is not None:
+        config["bos_token_id"] = token
+    if ends := _ends(file, config["vocab_size"]):
+        config["eos_token_id"] = ends
     if scaling := rope_scaling(file, given.arch, head_dim, config["rope_theta"]):
         config["rope_scaling"] = scaling
     return config | _OWN.get(row.model_type, _nothing)(given, config)
+
+
+def _refuse_ropes(given: Metadata, head_dim: int) -> None:
+    """Raises ModelError for a rope that this architecture does not have here."""
+    refuse_other_ropes(given.file, given.arch, own_attention=given.arch == "phi3")
+    rotated = given.whole("rope.dimension_count", head_dim)
+    if rotated != head_dim and given.arch not in _PARTIAL:
+        given.refuse("rope.dimension_count", f"rotates {rotated} of {head_dim} elements of a head")
+    base = given.number("rope.freq_base", _LOCAL_THETA)
+    if given.arch != "gemma3" and given.number("rope.freq_base_swa", base) != base:
+        given.refuse("rope.freq_base_swa", "gives layers with windows a rope of their own")
+
+
+def _ends(file: GgufFile, vocabulary: int) -> list[int]:
+    """The tokens that end a generation: any of those that the file names."""
+    found = dict[int, None]()
+    for name in _ENDS:
+        if f"tokenizer.ggml.{name}" not in file.metadata:
+            continue
+        token = file.take(f"tokenizer.ggml.{name}", int)
+        if not 0 <= token < vocabulary:
+            raise ModelError(file.path, f"tokenizer.ggml.{name}", f"{token} is none of {vocabulary} tokens", AGAIN)
+        found[token] = None
+    return list(found)
 
 
 Config = Mapping[str, Any]

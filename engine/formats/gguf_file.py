@@ -3,6 +3,7 @@
 Everything that a header says is checked before it is used: counts against what the file can hold, strings against their
 limits, tensors against the file's end and each other. A damaged file causes an error that names file and field."""
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ from engine.formats.errors import ModelError
 
 AGAIN = "The file is damaged or incomplete; copy or download it again."
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
-_MOST_TENSORS, _MOST_KEYS, _MOST_ITEMS = 65_536, 65_536, 1 << 24
-_MOST_NAME, _MOST_TEXT = 65_535, 64 << 20  # bytes
+_MOST_TENSORS, _MOST_KEYS = 65_536, 65_536
+_MOST_ITEMS = 1 << 21  # in all lists together: the largest vocabularies have half as many tokens, types and merges
+_MOST_NAME, _MOST_TEXT, _MOST_HEADER = 65_535, 64 << 20, 256 << 20  # bytes
 _MOST_DIMENSIONS = 4
 _ALIGN = 32
 _SCALARS = {
@@ -117,7 +119,7 @@ def _tensors(
             raise ModelError(
                 path, name, f"has rows of {shape[-1]} elements, no whole blocks of {block} ({kind})", AGAIN
             )
-        row, rows = shape[-1] // block * size, int(np.prod(shape[:-1], dtype=np.int64))
+        row, rows = shape[-1] // block * size, math.prod(shape[:-1])
         if offset % align or offset < end:
             raise ModelError(path, name, f"begins at byte {offset}, inside {before or 'the header'}", AGAIN)
         end, before = offset + rows * row, name
@@ -131,11 +133,13 @@ class _Reader:
     """Reads values one after the other; what lies beyond the file's end is an error with the field's name."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self._path, self._data, self.at = path, data, 0
+        self._path, self._data, self.at, self._items = path, data, 0, 0
 
     def bytes(self, size: int, field: str) -> bytes:
         if size > len(self._data) - self.at:
             raise ModelError(self._path, field, f"ends beyond the file's {len(self._data)} bytes", AGAIN)
+        if self.at + size > _MOST_HEADER:
+            raise ModelError(self._path, field, f"ends behind the {_MOST_HEADER} bytes that a header may have", AGAIN)
         self.at += size
         return self._data[self.at - size : self.at]
 
@@ -162,13 +166,30 @@ class _Reader:
         if kind != _ARRAY:
             raise ModelError(self._path, field, f"has the unknown type {kind}", AGAIN)
         item = self.number("<I", f"type of {field}")
-        count = self.count(_MOST_ITEMS, f"length of {field}")
+        count = self.count(_MOST_ITEMS - self._items, f"length of {field}")
+        self._items += count
         if item == _TEXT:
-            return [self.text(field) for _ in range(count)]
+            return self._texts(count, field)
         if item not in _SCALARS:
             raise ModelError(self._path, field, f"is a list of the unknown type {item}", AGAIN)
         raw = self.bytes(count * struct.calcsize(_SCALARS[item]), field)
-        return np.frombuffer(raw, np.dtype(_SCALARS[item].replace("?", "?"))).tolist()
+        return np.frombuffer(raw, np.dtype(_SCALARS[item])).tolist()
+
+    def _texts(self, count: int, field: str) -> list[str]:
+        """The texts of a list. A vocabulary has hundreds of thousands, so each one that is in order takes one look."""
+        found, end, length = list[str](), min(len(self._data), _MOST_HEADER), struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            begin = self.at + 8
+            size = length(self._data, self.at)[0] if begin <= end else end
+            if size > min(_MOST_TEXT, end - begin):
+                found.append(self.text(field))  # it raises the error that names what is wrong
+                continue
+            self.at = begin + size
+            try:
+                found.append(self._data[begin : self.at].decode())
+            except UnicodeDecodeError as error:
+                raise ModelError(self._path, field, f"is not UTF-8 ({error})", AGAIN) from None
+        return found
 
     def tensor_info(self) -> _Info:
         name = self.text("name of a tensor", _MOST_NAME)

@@ -17,7 +17,7 @@ from engine.formats.gguf_names import named
 from engine.formats.gguf_tokenizer import tokenizer_files
 
 WEIGHTS = "model.gguf"
-_RECIPE = 3  # raised whenever the files are written otherwise
+_RECIPE = 4  # raised whenever the files are written otherwise
 
 
 def folder_of_gguf(file: Path, cache: Path) -> Path:

@@ -8,32 +8,80 @@ from numpy.typing import NDArray
 from engine.formats.errors import ModelError
 from engine.formats.gguf_file import GgufFile
 
+_WITHOUT = "Take a file without it, or the model's safetensors."
 _FREQUENCIES = "rope_freqs.weight"  # factors of llama 3's rotary table
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+_OLD_FACTOR = "scale_linear"  # the key of a linear factor in files of 2023
+_READ = (
+    "dimension_count", "freq_base", "freq_base_swa", "scaling.type", "scaling.factor", _OLD_FACTOR,
+    "scaling.original_context_length", "scaling.yarn_beta_fast", "scaling.yarn_beta_slow",
+    "scaling.finetuned",  # it changes no number
+)  # fmt: skip
+# Settings for which Hugging Face has no field, with the values that change nothing.
+_NEUTRAL = {
+    "scaling.attn_factor": (1.0,),
+    "scaling.yarn_attn_factor": (1.0,),
+    "scaling.yarn_ext_factor": (1.0, -1.0),
+    "scaling.yarn_log_multiplier": (0.0,),
+    "scaling.alpha": (0.0,),
+}
+
+
+def refuse_other_ropes(file: GgufFile, arch: str, *, own_attention: bool) -> None:
+    """Raises ModelError for a setting of the rope that would be ignored. `own_attention`: the family reads the factor
+    of attention."""
+    prefix = f"{arch}.rope."
+    for key in file.metadata:
+        name = key.removeprefix(prefix)
+        if not key.startswith(prefix) or name in _READ or (own_attention and name == "scaling.attn_factor"):
+            continue
+        value = file.metadata[key]
+        if name not in _NEUTRAL or value not in _NEUTRAL[name]:
+            said = f"{value!r}"[:80]
+            raise ModelError(file.path, key, f"is {said}, which Baton does not compute", _WITHOUT)
 
 
 def rope_scaling(file: GgufFile, arch: str, head_dim: int, theta: float) -> dict[str, Any] | None:
     """The field `rope_scaling`; None: the rope is not stretched."""
+    key = f"{arch}.rope.scaling"
+    kind, factor = _kind_and_factor(file, arch)
     if _LONG in file.tensors or _SHORT in file.tensors:
+        if kind not in ("none", "longrope") or arch != "phi3":
+            problem = f"stands beside a rope of the kind {kind!r} in a model of the architecture {arch}"
+            raise ModelError(file.path, _LONG, problem, _WITHOUT)
         dim = file.take(f"{arch}.rope.dimension_count", int, head_dim)
         return {
             "rope_type": "longrope",
             "short_factor": _decimals(_factors(file, _SHORT, dim // 2)),
             "long_factor": _decimals(_factors(file, _LONG, dim // 2)),
         }
+    if kind == "none":
+        return _llama3(file, head_dim, theta) if _FREQUENCIES in file.tensors else None
+    if kind not in ("linear", "yarn"):
+        raise ModelError(file.path, f"{key}.type", f"{kind!r} is not supported", _WITHOUT)
+    if _FREQUENCIES in file.tensors:
+        raise ModelError(file.path, _FREQUENCIES, f"stands beside a rope of the kind {kind!r}", _WITHOUT)
+    found: dict[str, Any] = {"rope_type": kind, "factor": factor}
+    if kind == "yarn":
+        found["original_max_position_embeddings"] = file.take(f"{key}.original_context_length", int)
+        for name, stored in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
+            if f"{key}.{stored}" in file.metadata:
+                found[name] = file.take(f"{key}.{stored}", float)
+    return found
+
+
+def _kind_and_factor(file: GgufFile, arch: str) -> tuple[Any, float]:
+    """How the rope is stretched, and how far. As in llama.cpp a file that names a factor alone means a linear one, and
+    a factor of 0 or 1 stretches nothing."""
     key = f"{arch}.rope.scaling"
-    kind = file.metadata.get(f"{key}.type", "none")
-    if kind in ("linear", "yarn"):
-        found: dict[str, Any] = {"rope_type": kind, "factor": file.take(f"{key}.factor", float)}
-        if kind == "yarn":
-            found["original_max_position_embeddings"] = file.take(f"{key}.original_context_length", int)
-            for name, stored in (("beta_fast", "yarn_beta_fast"), ("beta_slow", "yarn_beta_slow")):
-                if f"{key}.{stored}" in file.metadata:
-                    found[name] = file.take(f"{key}.{stored}", float)
-        return found
-    if kind != "none":
-        raise ModelError(file.path, f"{key}.type", f"{kind!r} is not supported", "Take a file without it.")
-    return _llama3(file, head_dim, theta) if _FREQUENCIES in file.tensors else None
+    kind, field = file.metadata.get(f"{key}.type"), f"{key}.factor"
+    if not file.metadata.get(field) and f"{arch}.rope.{_OLD_FACTOR}" in file.metadata:
+        field = f"{arch}.rope.{_OLD_FACTOR}"
+    if kind not in (None, "linear", "yarn") or (kind is None and field not in file.metadata):
+        return kind or "none", 1.0
+    factor: float = file.take(field, float)
+    linear = kind in (None, "linear")
+    return ("none" if linear and factor in (0.0, 1.0) else "linear" if linear else kind), factor
 
 
 def _llama3(file: GgufFile, head_dim: int, theta: float) -> dict[str, Any]:

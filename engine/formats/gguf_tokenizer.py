@@ -9,6 +9,7 @@ from engine.formats.errors import ModelError
 from engine.formats.gguf_file import GgufFile
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
+_MOST_LETTERS, _LONGEST = 1 << 22, 512  # of tokens with scores, each of which is cut at every letter
 _TAKE = "Take the model's safetensors, or a file of another converter."
 # How a text is cut into words, by the name that the file gives the rule.
 _LLAMA3 = (
@@ -106,6 +107,11 @@ def _by_scores(file: GgufFile, tokens: list[str]) -> dict[str, Any]:
     if len(scores) != len(tokens):
         problem = f"has {len(scores)} entries for {len(tokens)} tokens"
         raise ModelError(file.path, "tokenizer.ggml.scores", problem, _TAKE)
+    if not all(isinstance(score, float) for score in scores):
+        raise ModelError(file.path, "tokenizer.ggml.scores", "are not numbers", _TAKE)
+    if (letters := sum(map(len, tokens))) > _MOST_LETTERS or max(map(len, tokens), default=0) > _LONGEST:
+        problem = f"have {letters} letters, or one has more than {_LONGEST}"
+        raise ModelError(file.path, "tokenizer.ggml.tokens", problem, _TAKE)
     ids = {token: number for number, token in enumerate(tokens)}
     ranked = list[tuple[float, int, int, tuple[str, str]]]()
     for number, token in enumerate(tokens):

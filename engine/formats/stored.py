@@ -37,6 +37,7 @@ class StoredMatrix:
     form: MatrixForm
     raw: tuple[NDArray[Any], ...]  # all its bytes in the file, of which its hash is made
     read: Callable[[], Integers]
+    reading: str = ""  # settings of the checkpoint beside `raw` that decide its numbers
 
     @property
     def size(self) -> int:
@@ -52,6 +53,7 @@ class WidenedMatrix:
     shape: tuple[int, int]
     raw: tuple[NDArray[Any], ...]
     rows: Callable[[int, int], NDArray[np.float32]]
+    reading: str = ""  # settings of the checkpoint beside `raw` that decide its numbers
 
     @property
     def size(self) -> int:

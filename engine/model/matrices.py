@@ -20,6 +20,9 @@ from engine.integers.numbers import dequantized, widened_scales
 from engine.integers.rounding import Rows, rounded
 
 Array = NDArray[Any]
+_DAMAGED = "The checkpoint is damaged; take another one."
+_LARGEST_INTEGER = np.float32(255)  # size that scales multiply at most
+_BEYOND_BF16 = np.float32(3.3961775e38)  # from here on a number rounds to infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +119,33 @@ class EqualMatrices:
 
 
 def checked(name: str, stored: Stored) -> Stored:
-    """The same matrix; reading it raises ModelError where a scale is NaN or infinite."""
+    """The same matrix; reading it raises ModelError where a number is NaN or infinite."""
+    if isinstance(stored, WidenedMatrix):
+        return _checked_rows(name, stored)
     if not isinstance(stored, StoredMatrix):
         return stored
 
     def read() -> Integers:
         matrix = stored.read()
         for scales in (matrix.scales, matrix.offsets if matrix.form.offset == "minimum" else None):
-            if scales is not None and not np.isfinite(widened_scales(scales)).all():
-                remedy = "The checkpoint is damaged; take another one."
-                raise ModelError(stored.path, name, "has scales that are not finite", remedy)
+            with np.errstate(over="ignore"):
+                damaged = scales is not None and not np.isfinite(widened_scales(scales) * _LARGEST_INTEGER).all()
+            if damaged:
+                raise ModelError(stored.path, name, "has scales that are not finite", _DAMAGED)
         return matrix
 
     return replace(stored, read=read)
+
+
+def _checked_rows(name: str, stored: WidenedMatrix) -> WidenedMatrix:
+    def rows(first: int, last: int) -> NDArray[np.float32]:
+        numbers = stored.rows(first, last)
+        if not np.abs(numbers).max(initial=0) < _BEYOND_BF16:
+            row = first + int(np.argmin((np.abs(numbers) < _BEYOND_BF16).all(1)))
+            raise ModelError(stored.path, name, f"has numbers in row {row} that are not finite in bf16", _DAMAGED)
+        return numbers
+
+    return replace(stored, rows=rows)
 
 
 def as_it_stands(path: str, name: str, stored: Stored) -> Matrix:

@@ -5,20 +5,18 @@ and the others find it. Once `open_weights` has returned, nothing here changes a
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 import baton_kernels
 from engine.families.rope import Rope
-from engine.formats.checkpoint import Array, Checkpoint, checkpoint_files
+from engine.formats.checkpoint import Array, Checkpoint
 from engine.formats.errors import ModelError
-from engine.formats.stored import MadeMatrix, Stored, Tensor, is_quantized, widened
+from engine.formats.stored import Stored, Tensor, is_quantized, widened
 from engine.integers.forms import RECIPE
 from engine.model.config import ModelConfig, read_config
-from engine.model.digest import locked, remembered
+from engine.model.digest import locked
 from engine.model.layout import Fused, TensorSource, as_stored, fused_tensors, read_tensors, weights_dtype
 from engine.model.matrices import (
     EqualMatrices,
@@ -30,6 +28,7 @@ from engine.model.matrices import (
     products_of,
     quantized_matrix,
 )
+from engine.model.model_hash import hash_model
 from engine.model.packed import Writing, open_packed
 from engine.model.paths import choose_path
 from engine.model.rope import head_order, rotary_tables
@@ -38,13 +37,6 @@ from mesh.config.worker_config import ROUNDED
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 Packing = Fusion | EqualMatrices
-_LOOK = 1 << 16  # numbers that are looked at together, which the processor's cache holds
-# For each dtype: its bits as whole numbers with and without a sign, and infinity's. Above it there is only NaN.
-_BITS: dict[str, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
-    "bf16": (np.int16, np.uint16, 0x7F80),
-    "fp16": (np.int16, np.uint16, 0x7C00),
-    "fp32": (np.int32, np.uint32, 0x7F800000),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,44 +139,6 @@ def open_weights(
     if quantize:
         dtype = f"{quantize}.{RECIPE} from {dtype}"
     return _weights(limited, path, kv, dtype, model_hash, packed)
-
-
-def hash_model(folder: Path, config: ModelConfig, tensors: dict[str, Stored], cache: Path) -> str:
-    """A hash of the configuration's meaning and of all tensors by name. Sharding and spelling do not change it. Each
-    number is looked at here, once per file and not at every start: ModelError where one is not finite."""
-
-    def compute() -> str:
-        state = blake3(config.canonical(), max_threads=blake3.AUTO)
-        for name in sorted(tensors):
-            tensor = tensors[name]
-            added = f" with {tensor.added}" if isinstance(tensor, Tensor) and tensor.added else ""
-            state.update(f"\n{name} {tensor.dtype} {tensor.shape}{added}\n".encode())
-            if isinstance(tensor, Tensor | MadeMatrix):
-                for source in tensor.sources if isinstance(tensor, MadeMatrix) else (tensor,):
-                    refuse_not_finite(name, source)
-                    state.update(np.ascontiguousarray(source.values).view(np.uint8).data)
-                continue
-            for raw in tensor.raw:
-                state.update(np.ascontiguousarray(raw).view(np.uint8).data)
-        return state.hexdigest()
-
-    purpose = f"finite-model-{config.digest()}"
-    return remembered((folder / "config.json", *checkpoint_files(folder)), cache, purpose, compute)
-
-
-def refuse_not_finite(name: str, tensor: Tensor) -> None:
-    """Raises ModelError when a weight is NaN or infinite: such a model answers nothing but noise."""
-    flat = tensor.values.reshape(-1)
-    signed, unsigned, infinity = _BITS[tensor.dtype]
-    minus = infinity + np.iinfo(signed).max + 1
-    for first in range(0, len(flat), _LOOK):
-        part = flat[first : first + _LOOK]
-        if part.view(signed).max() >= infinity or part.view(unsigned).max() >= minus:
-            value = widened(Tensor(tensor.path, tensor.dtype, part))
-            at = first + int(np.flatnonzero(~np.isfinite(value))[0])
-            place = [int(index) for index in np.unravel_index(at, tensor.shape)]
-            remedy = "The checkpoint is damaged or its training has diverged; take another one."
-            raise ModelError(tensor.path, name, f"is {value[at - first]} at {place}", remedy)
 
 
 def _packing(config: ModelConfig, path: str, recipe: str, tensors: dict[str, Stored]) -> dict[str, Packing]:

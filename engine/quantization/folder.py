@@ -22,7 +22,7 @@ from engine.integers.numbers import dequantized
 from engine.integers.rounding import rounded
 from engine.model.config import ModelConfig, read_config
 from engine.model.layout import as_stored, read_tensors
-from engine.model.weights import hash_model
+from engine.model.model_hash import hash_model
 from engine.quantization.compensated import compensated
 from engine.quantization.inputs import LayerInputs
 from engine.quantization.partial import PartialFolder, partial_folder, write_last

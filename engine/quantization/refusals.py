@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.formats.errors import ModelError
-from engine.formats.stored import Stored, StoredMatrix, Tensor
+from engine.formats.stored import Stored, StoredMatrix, WidenedMatrix
 from engine.model.config import ModelConfig
 from engine.quantization.partial import refuse_existing
 from engine.quantization.tensors import layer_tensors
@@ -23,14 +23,20 @@ _REMEDIES = {
 
 
 def is_rounded(config: ModelConfig, tensors: Mapping[str, Stored]) -> bool:
-    """Whether the checkpoint has every matrix of its layers in a quantized form."""
-    return not any(isinstance(tensors[name], Tensor) for name in _rounded(config))
+    """Whether the checkpoint has every matrix of its layers in integers. One in fp8 or nf4 has numbers to round."""
+    return all(isinstance(tensors[name], StoredMatrix) for name in _rounded(config))
+
+
+def widened_types(config: ModelConfig, tensors: Mapping[str, Stored]) -> str:
+    """The types of matrices that are widened before they are rounded; empty: there are none."""
+    found = {each.dtype for name in _rounded(config) if isinstance(each := tensors[name], WidenedMatrix)}
+    return ", ".join(sorted(found))
 
 
 def refuse_rounded(source: Path, config: ModelConfig, tensors: Mapping[str, Stored]) -> None:
     """Raises ModelError for a model in which nothing is left to round: rounding its integers again would only lose
     more."""
-    if all(isinstance(tensors[name], StoredMatrix) for name in _rounded(config)):
+    if is_rounded(config, tensors):
         problem = "has its weights quantized already"
         raise ModelError(source, "MODEL", problem, "Serve it as it is, or name the model that it was made from.")
 

@@ -156,6 +156,31 @@ def test_bitsandbytes_int8_and_nf4(tmp_path: Path, rng: np.random.Generator) -> 
     assert (numbers_of(made) == (table[q] * np.repeat(absmax, 64)).reshape(N, K)).all()
 
 
+def turned(*places: str) -> dict[str, Any]:
+    """Settings of a folder whose activations or weights are turned at these places."""
+    scheme = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": place} for place in places]}
+    return compressed("int-quantized") | {"transform_config": {"config_groups": {"v": scheme}}}
+
+
+def blocks(*sides: list[int]) -> dict[str, Any]:
+    groups = {f"group_{at}": {"weights": {"block_structure": each}} for at, each in enumerate(sides)}
+    return compressed("float-quantized") | {"config_groups": groups}
+
+
+def test_turns_of_weights_are_in_the_weights_already(tmp_path: Path) -> None:
+    write(tmp_path / "m", {"a": np.zeros(2, np.float32)}, turned("weight_input", "weight_output"))
+
+
+def test_compressed_fp8_in_blocks(tmp_path: Path) -> None:
+    scale = np.arange(1, N + 1, dtype=np.float32).reshape(4, 4)  # as many scales as rows
+    tensors = {f"{MODULE}.weight": np.full((N, K), 0x38, np.uint8), f"{MODULE}.weight_scale": scale}
+    made = write(tmp_path / "m", tensors, blocks([4, 32]), fp8=(f"{MODULE}.weight",))
+    assert (numbers_of(made) == np.repeat(np.repeat(scale, 4, 0), 32, 1)).all()
+    tensors[f"{MODULE}.weight"] = tensors[f"{MODULE}.weight"].view(np.int8)
+    with pytest.raises(ModelError, match=r"weight_scale.*shape \[4, 4\] for a weight of 16 rows"):
+        write(tmp_path / "int8", tensors, compressed("int-quantized"))
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
@@ -166,6 +191,13 @@ def test_bitsandbytes_int8_and_nf4(tmp_path: Path, rng: np.random.Generator) -> 
         (compressed("nvfp4-pack-quantized"), "format 'nvfp4-pack-quantized'"),
         (compressed("marlin-24"), "format 'marlin-24'"),
         (compressed("int-quantized") | {"kv_cache_scheme": {"num_bits": 4, "type": "int"}}, "kv_cache_scheme"),
+        (turned("input", "weight_input"), "transform_config turns activations.*scheme v, location 'input'"),
+        (turned("weight_output", "output"), "transform_config turns activations.*location 'output'"),
+        (turned("q_attn"), "transform_config turns activations.*location 'q_attn'"),
+        (compressed("int-quantized") | {"transform_config": "hadamard"}, "transform_config turns activations"),
+        (compressed("int-quantized") | {"transform_config": {"config_groups": {"v": {}}}}, "scheme v, location None"),
+        (blocks([128, 128], [64, 64]), r"block_structure is \[128, 128\] for some"),
+        (blocks([128]), r"block_structure \[128\] is no pair"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(settings: dict[str, Any], word: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_second_start_neither_packs_nor_reads_the_checkpoint_again(
     def never(*_: object, **__: object) -> None:
         raise AssertionError("read or packed again")
 
-    monkeypatch.setattr("engine.model.weights.blake3", never)
+    monkeypatch.setattr("engine.model.model_hash.blake3", never)
     monkeypatch.setattr("engine.model.packed._digest", never)
     monkeypatch.setattr("baton_kernels.pack", never)
     again = open_weights(folder, cache)
