@@ -1,6 +1,6 @@
 // See dispatch.h. Compiled for any x86-64, because it decides whether code for newer machines may run.
-// On Intel the pair instruction has half the rate of two fused multiply-adds, so it serves few rows (bound by memory)
-// only; elsewhere it is twice as fast and serves all.
+// Where the pair instruction takes longer than the two fused multiply-adds of which it consists, it serves few rows only,
+// which memory limits; elsewhere it is twice as fast and serves all. A measurement of microseconds tells, at the first call.
 #include "dispatch.h"
 
 #include <cpuid.h>
@@ -39,15 +39,10 @@ bool has_tiles() {
     return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-bool is_intel() {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
-}
-
 // Asked once: in a virtual machine the CPUID instruction takes microseconds, because its host answers it.
 struct Machine {
     bool runs[kBodies];
-    bool slow_pairs = is_intel();
+    bool slow_pairs = false;
 
     Machine() {
         runs[kPlain] = runs[kAvx2] = runs[kEmulatedTiles] = machine_supported();
@@ -55,6 +50,7 @@ struct Machine {
         runs[kAvx512Bf16] = runs[kAvx512] && has_bf16();
         runs[kTiles] = runs[kAvx512] && has_tiles();
         runs[kAvx512Vnni] = runs[kAvx512] && has_vnni();
+        slow_pairs = runs[kAvx512Bf16] && pairs_are_slow();
     }
 };
 

@@ -10,6 +10,7 @@ bool machine_supported();              // whether the machine has x86-64-v3, the
 bool body_built(int body);             // whether the library has it
 bool body_usable(int body);            // whether the library has it and the machine runs it
 int body_missing();                    // a body that this machine should run and the library lacks; -1: none
+bool pairs_are_slow();                 // measures; the machine must have the instruction
 bool body_knows(int body, Operation);
 int body_chosen(Operation);
 bool choose_body(int body);            // -1: return to the best
