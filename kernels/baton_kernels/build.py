@@ -23,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
 SEAL = b"\nbaton-kernels seal "  # the digest follows, then a line break; `library.py` reads it
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni")
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles")
 FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
 WARNINGS = (
     "-Wall",
@@ -42,7 +42,7 @@ MARCH = {
     "body_avx512.cpp": ("-march=x86-64-v4",),
     "body_avx512vnni.cpp": ("-march=x86-64-v4", "-mavx512vnni"),
     "body_avx512bf16.cpp": ("-march=x86-64-v4", "-mavx512bf16"),
-    "body_amx.cpp": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16"),
+    "body_amx.cpp": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
 }
 # With libstdc++ inside, the library runs beside older ones, and its wheel on older systems. Where the compiler has no
 # archive of it, the library needs the system's.
@@ -73,7 +73,7 @@ def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
         *(("avx512",) if wide else ("avx2",)),
         *(("avx512bf16",) if wide and "avx512_bf16" in flags else ()),
         *(("avx512vnni",) if wide and "avx512_vnni" in flags else ()),
-        *(("amx",) if wide and {"amx_tile", "amx_bf16"} <= flags else ()),
+        *(("amx",) if wide and {"amx_tile", "amx_bf16", "amx_int8"} <= flags else ()),
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
 LAYOUT_VERSION = 4  # raised whenever a packed matrix is laid out otherwise; packed files of another one are made anew
 
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni")  # in the order of dispatch.h
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles")  # in the order of dispatch.h
 
 SEAL = b"\nbaton-kernels seal "  # build.py writes it and a digest behind the library's bytes
 

@@ -7,8 +7,8 @@ import numpy as np
 from baton_kernels.arrays import PATHS, U8, Array, buffer
 from baton_kernels.library import KernelError, load
 
-# Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition.
-_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5}
+# Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition; of bytes on tiles.
+_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5, "byte_tiles": 6}
 
 
 def read_bytes_per_second(memory: Array) -> float:
@@ -31,7 +31,8 @@ def peak(path: str, steps: int) -> float:
     if path == "amx":
         return operations_per_second("tiles", steps // 4)
     if path not in PATHS:
-        return operations_per_second("quads", steps) or operations_per_second("words", steps)
+        on_tiles = operations_per_second("byte_tiles", steps // 4)
+        return on_tiles or operations_per_second("quads", steps) or operations_per_second("words", steps)
     chains = operations_per_second("chains", steps)
     return chains if path == "fp32" else max(chains, operations_per_second("pairs", steps))
 

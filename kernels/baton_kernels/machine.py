@@ -13,7 +13,8 @@ OPERATIONS = (
     "product.pairs",  # up to four rows
     "product.pairs.many",
     "product.amx",
-    "product.integers",
+    "product.integers",  # up to four rows
+    "product.integers.many",
     "attention.fp32",
     "attention.pairs",
     "attention.amx",

@@ -66,6 +66,8 @@ def pack_integers(matrix: Integers, out: Array) -> None:
         offsets = pointer("offsets", _given("offsets", matrix.offsets), wanted, groups)
     if form.scheme == "int4":
         factors = pointer("factors", _given("factors", matrix.factors), U8, groups)
+    if offsets is not None and form.scheme in ("int4", "int4-groups") and form.offset != "minimum":
+        _fit_bytes(matrix)
     if form.ordered:
         given = _given("order", matrix.order)
         if not np.array_equal(np.sort(given), np.arange(k)):
@@ -82,6 +84,14 @@ def pack_integers(matrix: Integers, out: Array) -> None:
             _target(out, header.bytes),
         )
     )
+
+
+def _fit_bytes(matrix: Integers) -> None:
+    """Each of the sixteen nibbles, less its zero and times its factor, is a number of eight bits: bodies rely on it."""
+    zeros = _given("offsets", matrix.offsets).astype(np.int16)
+    factors = 1 if matrix.factors is None else matrix.factors.astype(np.int16)
+    if (-zeros * factors < -128).any() or ((15 - zeros) * factors > 127).any():
+        raise KernelError("offsets: a nibble minus its zero, times its factor, must be within -128..127")
 
 
 def embed(packed: Array, tokens: Array, out: Array, *, factor: float = 1.0) -> None:

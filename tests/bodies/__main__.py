@@ -17,7 +17,7 @@ from baton_kernels import reference
 from baton_kernels.selftest import near_ties
 from tests.unit.kernels.test_integers import FORMS, made, multiply, packed, same
 
-BODIES_HERE = sorted(bk.bodies()["product.integers"])
+BODIES_HERE = sorted(bk.bodies()["product.integers.many"])
 MOST_OUTPUTS, MOST_INPUTS, MOST_ROWS, MOST_ELEMENTS = 130, 2048, 200, 40_000
 
 

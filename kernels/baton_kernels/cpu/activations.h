@@ -32,11 +32,17 @@ INLINE BlockScale block_scale(const ProductCall& call, const float* row, long fr
     return {m / 127.0f, 127.0f / m};
 }
 
-// Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16.
+// Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16;
+// tiles read [R][word].
 // count(j, sums) gets the sum of the four elements of word j of each row.
 template <class Count>
 INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to, Count count) {
-#ifdef __AVX512VNNI__
+#if defined(BATON_TILES_ONLY)
+    for (long r = 0; r < R; ++r) store(to + 16 * r, rows[r]);
+    transpose(rows);
+    const Ints ones = ints(0x00010001u);
+    for (long j = 0; j < 16; ++j) count(j, dot_words(ones, even_bytes(rows[j])) + dot_words(ones, odd_bytes(rows[j])));
+#elif defined(__AVX512VNNI__)
     const Ints ones = ints(0x01010101u);
     if (R == 1) {
         alignas(64) uint32_t sums[16];

@@ -2,7 +2,7 @@
 // instruction of its own compiles what that instruction serves and nothing else (dispatch.cpp: body_knows), which takes
 // a third of the time; its other entries are null and never called.
 #pragma once
-#if defined(__AMX_BF16__)
+#if defined(__AMX_BF16__) || defined(BATON_EMULATED_TILES)
 #define BATON_TILES_ONLY
 #elif defined(__AVX512BF16__)
 #define BATON_PAIRS_ONLY
@@ -19,10 +19,15 @@
 #include "product_tiles.h"
 #endif
 #include "product.h"
-#if defined(BATON_ALL) || defined(BATON_QUADS_ONLY)
+#ifndef BATON_PAIRS_ONLY
 #include "quads.h"
 #include "activations.h"
 #include "product_integer.h"
+#ifdef BATON_TILES_ONLY
+#include "integer_tiles.h"
+#else
+#include "integer_chains.h"
+#endif
 #endif
 #ifndef BATON_QUADS_ONLY
 #include "page_codes.h"
@@ -60,13 +65,15 @@ static void log_exp(const float* x, float* logs, float* exps, long n) {
         store_first(exps + i, n - i, exp(v));
     }
 }
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, pack_rows, product, pack_bytes, product_integer, gate, activate, attention, rmsnorm, layernorm, add, cap, clip,
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, false, pack_rows, product, pack_bytes, product_integer, gate, activate, attention, rmsnorm, layernorm, add, cap, clip,
                         route, combine, rotate, sample, log_exp, copy, shrink, expand};
 #elif defined(BATON_QUADS_ONLY)
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, nullptr, nullptr, pack_bytes, product_integer, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, kGroupRows, kQuadWords, kHasPairs, false, nullptr, nullptr, pack_bytes, product_integer, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr,
                         nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+#elif defined(BATON_TILES_ONLY)
+constexpr Body kBody = {BATON_NAME(BODY), kTile, kTile, kQuadWords, kHasPairs, true, pack_rows, product, pack_bytes, product_integer, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #else
-constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+constexpr Body kBody = {BATON_NAME(BODY), kTileRows, 0, 0, kHasPairs, false, pack_rows, product, nullptr, nullptr, nullptr, nullptr, attention, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
 #endif
 }  // namespace baton::BODY
 

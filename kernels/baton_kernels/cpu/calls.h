@@ -138,6 +138,7 @@ struct Body {
     long most_group_rows; // the same where every group has an end of its own
     long quad_words; // words that four int8 of a row take
     bool has_pairs;  // multiplies packed pairs directly, so weights need no widening
+    bool byte_tiles; // multiplies integers on matrix tiles
     void (*pack_rows)(const ProductCall&, Path, long tile);
     void (*product)(const ProductCall&, Path, long unit, float* scratch);
     void (*pack_bytes)(const ProductCall&, long tile);
@@ -167,7 +168,7 @@ constexpr long kAttentionScratch =
     kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 4 * kBlock * kMaxDim + 2 * kBlock;
 // Weak: a library may be built without some of them (build.py), and their addresses are null then.
 extern const Body body_plain __attribute__((weak)), body_avx2 __attribute__((weak)), body_avx512 __attribute__((weak)),
-    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak));
+    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak)), body_tiles __attribute__((weak));
 
 // select.cpp: the `count` best of values by (value, lowest id), in order. ids, best and keys have room for vocab entries.
 void best_of(const float* values, long vocab, long count, int32_t* ids, float* best, uint64_t* keys);

@@ -11,7 +11,7 @@
 using namespace baton;
 
 namespace {
-enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots };
+enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots, kByteTileDots };
 
 #define R12(I) I("0") I("1") I("2") I("3") I("4") I("5") I("6") I("7") I("8") I("9") I("10") I("11")
 #define R24(I) R12(I) I("12") I("13") I("14") I("15") I("16") I("17") I("18") I("19") I("20") I("21") I("22") I("23")
@@ -50,14 +50,19 @@ void word_dots(long steps) {
     for (long s = 0; s < steps; ++s) __asm__ volatile(R12(WORDS)::: LOW);
 }
 
-void tile_dots(long steps) {
+#define FOUR_TILES(dot) dot " %tmm6,%tmm4,%tmm0\n" dot " %tmm7,%tmm4,%tmm1\n" dot " %tmm6,%tmm5,%tmm2\n" dot " %tmm7,%tmm5,%tmm3"
+
+void tile_dots(long steps, bool bytes) {
     alignas(64) unsigned char shape[64] = {1};
     for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
     __asm__ volatile("ldtilecfg %0\ntilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
                      "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7" ::"m"(shape));
-    for (long s = 0; s < steps; ++s)
-        __asm__ volatile("tdpbf16ps %tmm6,%tmm4,%tmm0\ntdpbf16ps %tmm7,%tmm4,%tmm1\n"
-                         "tdpbf16ps %tmm6,%tmm5,%tmm2\ntdpbf16ps %tmm7,%tmm5,%tmm3");
+    for (long s = 0; s < steps; ++s) {
+        if (bytes)
+            __asm__ volatile(FOUR_TILES("tdpbsud"));
+        else
+            __asm__ volatile(FOUR_TILES("tdpbf16ps"));
+    }
     __asm__ volatile("tilerelease");
 }
 
@@ -69,14 +74,32 @@ void read_all(const char* from, long bytes) {
 }
 
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+// Seconds of the fastest of some runs: a neighbour slows single ones.
+template <class Run>
+double fastest(Run run) {
+    double least = 1.0;
+    for (int i = 0; i < 8; ++i) {
+        const double began = seconds_now();
+        run();
+        least = std::min(least, seconds_now() - began);
+    }
+    return least;
+}
 }  // namespace
+
+namespace baton {
+bool pairs_are_slow() {
+    constexpr long kSteps = 100;
+    return fastest([] { pair_dots(kSteps); }) > 2 * fastest([] { chains_wide(kSteps); });
+}
+}  // namespace baton
 
 extern "C" {
 // kRead: bytes per second over `amount` bytes of memory (64-byte aligned), cut among the threads; else operations per
 // second over `amount` steps per thread. 0 where this machine lacks the instruction.
 double baton_limit(int limit, const void* memory, long amount) {
     const bool wide = body_usable(2);
-    if ((limit == kPairDots && !body_usable(3)) || (limit == kTileDots && !body_usable(4)) || (limit == kQuadDots && !body_usable(5))) return 0.0;
+    if ((limit == kPairDots && !body_usable(3)) || ((limit == kTileDots || limit == kByteTileDots) && !body_usable(4)) || (limit == kQuadDots && !body_usable(5))) return 0.0;
     const Turn turn;
     const long threads = pool_threads(), part = amount / threads / 256 * 256;
     std::vector<double> began(static_cast<size_t>(threads)), ended(began);
@@ -85,12 +108,12 @@ double baton_limit(int limit, const void* memory, long amount) {
         if (limit == kRead) read_all(static_cast<const char*>(memory) + unit * part, part);
         if (limit == kChains) wide ? chains_wide(amount) : chains_narrow(amount);
         if (limit == kPairDots) pair_dots(amount);
-        if (limit == kTileDots) tile_dots(amount);
+        if (limit == kTileDots || limit == kByteTileDots) tile_dots(amount, limit == kByteTileDots);
         if (limit == kQuadDots) quad_dots(amount);
         if (limit == kWordDots) word_dots(amount);
         ended[static_cast<size_t>(unit)] = seconds_now();
     });
-    const double steps[] = {0.0, wide ? 24.0 * 32 : 12.0 * 16, 24.0 * 64, 4.0 * 16 * 16 * 64, 24.0 * 128, 12.0 * 32};
+    const double steps[] = {0.0, wide ? 24.0 * 32 : 12.0 * 16, 24.0 * 64, 4.0 * 16 * 16 * 64, 24.0 * 128, 12.0 * 32, 4.0 * 16 * 16 * 128};
     const double step = steps[limit];
     const double work = limit == kRead ? static_cast<double>(part) : static_cast<double>(amount) * step;
     return work * static_cast<double>(threads) / (*std::max_element(ended.begin(), ended.end()) - *std::min_element(began.begin(), began.end()));

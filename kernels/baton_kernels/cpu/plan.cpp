@@ -10,6 +10,7 @@ namespace baton {
 namespace {
 constexpr long kFewRows = 4;         // with at most so many rows memory limits a product
 constexpr long kIntegerDepth = 896;  // the same of integer forms, whose elements take a byte
+constexpr long kTileDepth = 512;     // the same of integers on tiles
 constexpr long kDepth = 448;         // elements of k after which chains continue with the next panel, which is prefetched meanwhile
 
 // The tile size that computes fewest rows, counting the padding of the last tile and a fifth of a row per tile for its
@@ -44,8 +45,9 @@ long balanced_share(long panels, long blocks, long threads, long fewest, long wi
 
 const Body& product_body(const ProductCall& call) {
     const Operation pairs = call.rows <= kFewRows ? kProductPairs : kProductPairsMany;
+    const Operation integers = call.rows <= kFewRows && forced_body() < 0 ? kProductIntegers : kProductIntegersMany;  // tests mean the body that they force
     const int32_t scheme = call.form->scheme;
-    return body_for(scheme == kDenseFp32 ? kProductFp32 : scheme == kDensePairs ? pairs : scheme == kDenseAmx ? kProductAmx : kProductIntegers);
+    return body_for(scheme == kDenseFp32 ? kProductFp32 : scheme == kDensePairs ? pairs : scheme == kDenseAmx ? kProductAmx : integers);
 }
 
 // Of integer forms: what a row's packed elements, scales and sums take.
@@ -60,12 +62,12 @@ RowBytes row_bytes(const ProductCall& call, const Body& body) {
 }
 
 // The depth of a stretch, and how panels and tiles become units, of integer forms.
-void plan_integers(ProductCall& call) {
+void plan_integers(ProductCall& call, bool tiles) {
     const Form& form = *call.form;
     const long length = call.kp / form.segments, unit = form.group > kDeep ? form.group : kDeep;
     const bool groups = form.scheme != kInt8 && !call.widen;
-    const long most = groups && call.tiles == 2 ? 2 * unit : kIntegerDepth / unit * unit;
-    call.depth = call.tiles == 1 ? length : even_share(length, most, unit);
+    const long most = tiles ? kTileDepth : groups && call.tiles == 2 ? 2 * unit : kIntegerDepth / unit * unit;
+    call.depth = call.tiles == 1 && !tiles ? length : even_share(length, most, unit);
     call.levels = 1;
     if (form.segments > 1)
         for (call.levels = 2; form.segments >> (call.levels - 1); ++call.levels) {}
@@ -84,9 +86,10 @@ void take(ProductCall& call, const void* packed) {
 size_t cut_rows(ProductCall& call) {
     const Body& body = product_body(call);
     const int32_t scheme = call.form->scheme;
-    call.widen = scheme == kInt4 && call.rows > 2 * body.most_group_rows;
+    const bool tiles = scheme == kDenseAmx || (!is_dense(*call.form) && body.byte_tiles);
+    call.widen = !is_dense(*call.form) && tiles ? has_nibbles(*call.form) : scheme == kInt4 && call.rows > 2 * body.most_group_rows;
     const bool groups = is_grouped(*call.form) || (scheme == kInt4 && !call.widen);
-    call.tile_rows = scheme == kDenseAmx ? kTile : pick_tile_rows(call.rows, groups ? body.most_group_rows : body.most_tile_rows);
+    call.tile_rows = tiles ? kTile : pick_tile_rows(call.rows, groups ? body.most_group_rows : body.most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;
     if (is_dense(*call.form)) return static_cast<size_t>(call.tiles * call.tile_rows * call.kp) * 4;
     const RowBytes bytes = row_bytes(call, body);
@@ -99,18 +102,18 @@ long cut_units(ProductCall& call) {
     const Path path = static_cast<Path>(call.form->scheme);
     const long kp = call.kp, threads = call.threads = pool_threads();
     const long panels = round_up(call.n, kPanel) / kPanel;
-    const bool many = call.tiles >= 3, tiles = dense && path == kAmx;
+    const bool many = call.tiles >= 3, tiles = dense ? path == kAmx : body.byte_tiles;
     if (dense) {
         call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
         call.depth = call.tiles == 1 || (!many && tiles) ? kp : tiles ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
         call.levels = 1;
     } else {
-        plan_integers(call);
+        plan_integers(call, tiles);
     }
     call.block_tiles = !many ? call.tiles : tiles ? even_share(call.tiles, 32, 2) : even_share(call.tiles, 192 / call.tile_rows, 1);
     const long blocks = (call.tiles + call.block_tiles - 1) / call.block_tiles;
     // Tiles: rows too deep for the second-level cache are read again for every unit, so units are wide then.
-    const bool deep = tiles && many && call.block_tiles * kTile * kp * 2 > 1 << 20;
+    const bool deep = tiles && many && call.block_tiles * kTile * kp * (dense ? 2 : 1) > 1 << 20;
     const long widest = !many ? 32 : deep ? 14 : tiles ? 2 : 8;
     if (tiles) {
         call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));

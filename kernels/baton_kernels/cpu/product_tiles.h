@@ -18,10 +18,16 @@ static void pack_tiles(const ProductCall& call, long t) {
     }
 }
 
-// Continues R tiles of rows by one panel (two tiles of columns) over `steps` steps of 32. acc is [R][16][32] and starts at
-// zero when fresh; x_next is the distance between the tiles of rows. Weights are fetched `kAhead` bytes early if `far`.
-template <int R>
-INLINE void panel_tiles(Tiles& tiles, const uint16_t* x, long x_next, const uint16_t* w, long steps, float* acc, bool fresh, bool far) {
+// A step's weights of a panel, 2 KiB, are two tiles of columns, whose rows lie kStride bytes apart.
+struct PairTiles {
+    static constexpr long kStride = 64, kSecond = 1024;
+    template <int C, int A, int B> INLINE void dot(Tiles& tiles) { tiles.template dot<C, A, B>(); }
+};
+
+// Continues R tiles of rows by one panel (two tiles of columns) over `steps` steps of 64 bytes. acc is [R][16][32] and starts
+// at zero when fresh; x_next is the distance between the tiles of rows in bytes. Weights are fetched `kAhead` bytes early if `far`.
+template <int R, class Kind>
+INLINE void panel_tiles(Tiles& tiles, const char* x, long x_next, const char* w, long steps, float* acc, bool fresh, bool far) {
     constexpr long kAccRow = kPanel * 4, kAhead = 8192;
     if (fresh) {
         tiles.template zero<0>();
@@ -34,19 +40,19 @@ INLINE void panel_tiles(Tiles& tiles, const uint16_t* x, long x_next, const uint
     }
     for (long s = 0; s < steps; ++s) {
         if (far)
-            for (long line = 0; line < 2048; line += 64) fetch(reinterpret_cast<const char*>(w) + kAhead + line);
-        tiles.template load<6>(w, 64);
+            for (long line = 0; line < 2048; line += 64) fetch(w + kAhead + line);
+        tiles.template load<6>(w, Kind::kStride);
         tiles.template load<4>(x, 64);
-        tiles.template dot<0, 4, 6>();
-        tiles.template load<7>(w + 512, 64);
-        tiles.template dot<1, 4, 7>();
+        Kind::template dot<0, 4, 6>(tiles);
+        tiles.template load<7>(w + Kind::kSecond, Kind::kStride);
+        Kind::template dot<1, 4, 7>(tiles);
         if constexpr (R == 2) {
             tiles.template load<5>(x + x_next, 64);
-            tiles.template dot<2, 5, 6>();
-            tiles.template dot<3, 5, 7>();
+            Kind::template dot<2, 5, 6>(tiles);
+            Kind::template dot<3, 5, 7>(tiles);
         }
-        x += 512;
-        w += 1024;
+        x += 1024;
+        w += 2048;
     }
     tiles.template store<0>(acc, kAccRow);
     tiles.template store<1>(acc + 16, kAccRow);

@@ -1,19 +1,24 @@
-// The few operations on matrix tiles that products and attention are written over: sixteen rows of sixteen 32-bit words
-// in each of eight tiles. If the compiler has the instructions, these are used; otherwise Lanes emulate them in the
-// manual's order, with equal bits: per output the even and the odd elements of the pairs make one chain of fused
-// multiply-adds each, both from zero, whose sum is added to the output once. Denormals are zero in and out.
+// The few operations on matrix tiles that products and attention are written over. Tiles 0 to 3 are sums of up to sixteen
+// rows of sixteen 32-bit words; 4 and 5 hold up to 64 bytes of these rows, 6 and 7 the sixteen columns that they are
+// multiplied by, a row for each four bytes. If the compiler has the instructions, these are used; otherwise Lanes emulate
+// them. Integers are exact. Pairs of bf16 follow the manual's order, with equal bits: per output the even and the odd
+// elements make one chain of fused multiply-adds each, both from zero, whose sum is added to the output once; denormals
+// are zero in and out.
 #pragma once
 
 namespace baton::BODY {
 
 #ifdef __AMX_BF16__
-// Configures the calling thread's tiles while it lives; the processor keeps them.
+// Configures the calling thread's tiles while it lives; the processor keeps them. A dot product takes `depth` bytes of each of `rows`.
 class Tiles {
 public:
-    Tiles() {
+    explicit Tiles(long rows = kTile, long depth = 64) {
         Shape shape{};
         shape.palette = 1;
-        for (int t = 0; t < 8; ++t) shape.row_bytes[t] = 64, shape.rows[t] = 16;
+        for (int t = 0; t < 8; ++t) {
+            shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? depth : 64);
+            shape.rows[t] = static_cast<uint8_t>(t < 6 ? rows : depth / 4);
+        }
         __asm__ volatile("ldtilecfg %0" ::"m"(shape));
     }
     ~Tiles() { __asm__ volatile("tilerelease"); }
@@ -30,6 +35,13 @@ public:
     template <int C, int A, int B> INLINE void dot() {
         __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
     }
+    // Signed bytes of rows by unsigned ones of columns.
+    template <int C, int A, int B> INLINE void dot_unsigned() {
+        __asm__ volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
+    template <int C, int A, int B> INLINE void dot_signed() {
+        __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+    }
 
 private:
     struct alignas(64) Shape {
@@ -41,7 +53,7 @@ private:
 #else
 class Tiles {
 public:
-    Tiles() {}
+    explicit Tiles(long rows = kTile, long depth = 64) : rows_(rows), depth_(depth), at_() {}
     Tiles(const Tiles&) = delete;
     Tiles& operator=(const Tiles&) = delete;
 
@@ -49,16 +61,35 @@ public:
         for (int r = 0; r < 16; ++r) baton::BODY::store(at_[T][r], ints(0));
     }
     template <int T> void load(const void* from, long stride) {
-        for (int r = 0; r < 16; ++r)
-            baton::BODY::store(at_[T][r], baton::BODY::load(reinterpret_cast<const uint32_t*>(static_cast<const char*>(from) + r * stride)));
+        constexpr bool kRows = T == 4 || T == 5;
+        for (long r = 0; r < (T < 6 ? rows_ : depth_ / 4); ++r)
+            __builtin_memcpy(at_[T][r], static_cast<const char*>(from) + r * stride, static_cast<size_t>(kRows ? depth_ : 64));
     }
     template <int T> void store(void* to, long stride) {
-        for (int r = 0; r < 16; ++r)
+        for (long r = 0; r < rows_; ++r)
             baton::BODY::store(reinterpret_cast<uint32_t*>(static_cast<char*>(to) + r * stride), baton::BODY::load(at_[T][r]));
     }
     template <int C, int A, int B> void dot() { dot(at_[C], at_[A], at_[B]); }
+    template <int C, int A, int B> void dot_unsigned() {
+        dot_bytes(at_[C], at_[A], at_[B], [](Ints b) { return b & ints(0x00FF00FFu); }, [](Ints b) { return right<8>(b) & ints(0x00FF00FFu); });
+    }
+    template <int C, int A, int B> void dot_signed() {
+        dot_bytes(at_[C], at_[A], at_[B], [](Ints b) { return even_bytes(b); }, [](Ints b) { return odd_bytes(b); });
+    }
 
 private:
+    template <class Even, class Odd>
+    void dot_bytes(uint32_t (&c)[16][16], const uint32_t (&a)[16][16], const uint32_t (&b)[16][16], Even even, Odd odd) {
+        for (long m = 0; m < rows_; ++m) {
+            Ints sum = baton::BODY::load(c[m]);
+            for (long k = 0; k < depth_ / 4; ++k) {
+                const Ints x = ints(a[m][k]), w = baton::BODY::load(b[k]);
+                sum = sum + dot_words(even(w), even_bytes(x)) + dot_words(odd(w), odd_bytes(x));
+            }
+            baton::BODY::store(c[m], sum);
+        }
+    }
+
     static __attribute__((noinline)) void dot(uint32_t (&c)[16][16], const uint32_t (&a)[16][16], const uint32_t (&b)[16][16]) {
         constexpr int R = kTileRows >= 12 ? 4 : 2;
         for (int m = 0; m < 16; m += R) {
@@ -77,6 +108,7 @@ private:
         }
     }
 
+    long rows_, depth_;
     alignas(64) uint32_t at_[8][16][16];
 };
 #endif

@@ -169,6 +169,24 @@ def test_inputs_may_stand_in_an_order_of_their_own(form, rng, bits):
         packed(replace(ordered, order=np.zeros(256, np.int32)))
 
 
+def test_nibbles_that_are_no_bytes_are_refused(rng):
+    """Bodies make bytes of nibbles before they multiply, so a zero far outside of them would be cut."""
+    matrix = made(bk.MatrixForm("int4-groups", group=32, offset="zero"), 40, 256, rng)
+    assert matrix.offsets is not None
+    for zero, fits in ((-112, True), (-113, False), (127, True)):
+        zeros = replace(matrix, offsets=np.full_like(matrix.offsets, zero))
+        if fits:
+            x = rng.standard_normal((20, 256)).astype(np.float32)
+            assert same(multiply(x, packed(zeros)), reference.integers(x, zeros))
+        else:
+            with pytest.raises(bk.KernelError, match="offsets: a nibble minus its zero"):
+                packed(zeros)
+    small = made(bk.MatrixForm("int4", group=32), 40, 256, rng)
+    assert small.factors is not None
+    with pytest.raises(bk.KernelError, match="offsets: a nibble minus its zero, times its factor"):
+        packed(replace(small, factors=np.full_like(small.factors, 17)))
+
+
 def test_a_stack_of_several_forms_is_as_its_parts_beside_each_other(rng, bits):
     matrices = [made(form, n, 256, rng) for form, n in ((FORMS[0], 64), (FORMS[4], 40), (FORMS[16], 40))]
     dense = np.zeros(bk.pack_bytes("pairs", 33, 256), np.uint8)
