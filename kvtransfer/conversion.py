@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mesh.messages.page_fit import ELEMENT_BYTES, SCALE_BYTES, end, head_bytes, page_obstacle
+from mesh.messages.page_fit import ELEMENT_BITS, SCALE_BYTES, end, head_bytes, page_obstacle
 from mesh.messages.page_shape import KV, OPAQUE, PageSegment, PageShape
 
 Bytes = npt.NDArray[np.uint8]
@@ -130,14 +130,16 @@ def _by_head(segment: PageSegment, raw: Bytes, tokens: int) -> Bytes:
 
 def _scales(segment: PageSegment, raw: Bytes, tokens: int) -> Elements:
     """The scales of codes [layers, keys and values, heads, tokens], as a view."""
-    return _by_head(segment, raw, tokens)[..., tokens * segment.head_dim :].view(_WORDS[SCALE_BYTES[segment.dtype]])
+    tile = tokens * segment.head_dim * ELEMENT_BITS[segment.dtype] // 8
+    return _by_head(segment, raw, tokens)[..., tile:].view(_WORDS[SCALE_BYTES[segment.dtype]])
 
 
 def _heads(segment: PageSegment, raw: Bytes, tokens: int) -> tuple[Elements, Elements]:
     """The keys [layers, heads, tokens, dim / 2, 2] and the values [layers, heads, tokens / 2, 2, dim] in these bytes,
-    as views."""
-    size = ELEMENT_BYTES[segment.dtype]
-    half = _by_head(segment, raw, tokens)[..., : tokens * segment.head_dim * size].view(_WORDS[size])
+    as views. Elements of half a byte come as the bytes that hold two of them: keys [..., dim / 2, 1], values
+    [..., dim / 2]."""
+    bits = ELEMENT_BITS[segment.dtype]
+    half = _by_head(segment, raw, tokens)[..., : tokens * segment.head_dim * bits // 8].view(_WORDS[max(1, bits // 8)])
     return ORDERS[segment.tiles](half, tokens, segment.head_dim)
 
 
@@ -153,6 +155,12 @@ def _pairs(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elements]:
     return keys, half.reshape(*half.shape[:3], tokens // 2, dim, 2)[:, 1].transpose(0, 1, 2, 4, 3)
 
 
+def _nibbles(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elements]:
+    """nibbles-v1: bytes of two elements of one token; keys [dim / 2][tokens], values [tokens / 2][dim / 2][2]."""
+    keys = half.reshape(*half.shape[:3], dim // 2, tokens, 1)[:, 0].transpose(0, 1, 3, 2, 4)
+    return keys, half.reshape(*half.shape[:3], tokens // 2, dim // 2, 2)[:, 1].transpose(0, 1, 2, 4, 3)
+
+
 def _token_rows(half: Elements, tokens: int, dim: int) -> tuple[Elements, Elements]:
     """gpu-v1: keys and values [tokens][dim]."""
     keys = half.reshape(*half.shape[:3], tokens, dim // 2, 2)[:, 0]
@@ -163,5 +171,6 @@ ORDERS: dict[str, Callable[[Elements, int, int], tuple[Elements, Elements]]] = {
     "fp32-v1": _columns,
     "pairs-v1": _pairs,
     "codes-v1": _pairs,
+    "nibbles-v1": _nibbles,
     "gpu-v1": _token_rows,
 }

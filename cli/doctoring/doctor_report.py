@@ -39,7 +39,7 @@ def _rows(report: Report) -> list[tuple[str, str]]:
         ("product path", report["product_path"] or "unknown"),
         ("class", report["class"] or "unknown"),
         ("fingerprint", report["fingerprint"] or "unknown"),
-        ("pool", _pool_line(report["pool"])),
+        ("pool", pool_line(report["pool"])),
         ("draft", report["draft"] or "none"),
     ]
 
@@ -49,10 +49,11 @@ def _gpu_line(gpu: Report) -> str:
     return f"{devices}: path {gpu['path']}" if gpu["usable"] else f"{devices}; not usable: {gpu['why_not']}"
 
 
-def _pool_line(pool: Report | None) -> str:
+def pool_line(pool: Report | None) -> str:
     if pool is None:
         return "unknown here: pages hold the draft's keys and values, too; /metrics of a mesh has baton_pool_tokens"
-    return f"{pool['tokens']:,} tokens in {pool['bytes'] >> 20} MiB per worker, keys and values in {pool['dtype']}"
+    dtype = f"{pool['dtype']}, an experiment" if pool["dtype"] == "int4" else pool["dtype"]
+    return f"{pool['tokens']:,} tokens in {pool['bytes'] >> 20} MiB per worker, keys and values in {dtype}"
 
 
 def _transport_line(entry: Report) -> str:

@@ -37,7 +37,11 @@ Quantize = Annotated[
 
 Kv = Annotated[
     str | None,
-    typer.Option("--kv", help="int8 or fp8: pages hold keys and values in eight bits, so a pool about twice the text."),
+    typer.Option(
+        "--kv",
+        help="int8 or fp8: pages hold keys and values in eight bits, so a pool about twice the text. int4, an "
+        "experiment: in four bits, about 3.8 times the text, with answers that are further from the model's own.",
+    ),
 ]
 
 

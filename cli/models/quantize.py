@@ -12,12 +12,12 @@ from cli.output import emit_json, err, say
 from mesh.config.common_config import default_cache_folder
 from mesh.config.config_checks import ConfigError, check_choice
 from mesh.config.model_folder import why_no_model
-from mesh.config.worker_config import KV_DTYPES, ROUNDED
+from mesh.config.worker_config import ROUNDED
 
 if TYPE_CHECKING:
     from engine.model.weights import Weights
 
-_KV = tuple(each for each in KV_DTYPES["cpu"] if each != "auto")
+_KV = ("int8", "fp8")  # what a folder may ask for; four bits are an experiment that `baton up` is asked for
 LEAST_TEXT = 64  # tokens from which a perplexity is worth a name
 
 

@@ -184,7 +184,8 @@ def load_model(
     kv_dtype: str = "auto",
     banded: bool = False,
 ) -> CpuModel:
-    """`kv_dtype`: how pages hold keys and values, int8 or fp8; auto: as the folder says, or as they are computed."""
+    """`kv_dtype`: how pages hold keys and values, int8, fp8 or int4; auto: as the folder says, or as
+    they are computed."""
     if threads:
         baton_kernels.set_threads(threads)
     kv = kv_of(folder) if kv_dtype == "auto" else kv_dtype

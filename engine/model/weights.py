@@ -81,7 +81,7 @@ class LayerWeights:
 class Weights:
     config: ModelConfig
     path: str  # the product path of attention and pages, and of dense matrices: fp32 | pairs | amx
-    kv: str  # how pages hold keys and values: own (as the path does) | int8 | fp8
+    kv: str  # how pages hold keys and values: own (as the path does) | int8 | fp8 | int4
     products: str  # how matrices are multiplied: the path itself, or the integer forms, such as w8a8
     dtype: str  # dtype of the checkpoint: fp32 | fp16 | bf16; rounded when it was loaded: int8 or int4 from that
     model_hash: str

@@ -132,12 +132,16 @@ def write_layer(
 def by_slot(weights: Weights, pages: Bytes, page_tokens: int) -> Iterator[Array]:
     """One layer's bytes of pages [pages, bytes] as keys and values [slots, kv_heads, dim], and the scales of codes
     [slots, kv_heads, 2], by the layout's definition (`baton_kernels/paged.py`)."""
-    heads, dim, size = weights.config.kv_heads, weights.config.head_dim, page_tokens * weights.config.head_dim
+    heads, dim = weights.config.kv_heads, weights.config.head_dim
+    size = page_tokens * (dim // 2 if weights.kv == "int4" else dim)  # bytes of a tile of codes
     parts = pages.reshape(-1, 2, heads, pages.shape[1] // (2 * heads))
     if weights.kv != kernels.OWN:
         scales = parts[..., size:].copy().view(np.uint16)
         yield scales.transpose(0, 3, 2, 1).reshape(-1, heads, 2)
         tiles = parts[..., :size]
+        if weights.kv == "int4":
+            yield from _half_bytes(np.stack([tiles & 15, tiles >> 4]), heads, dim, page_tokens)
+            return
     else:
         tiles = parts.view(np.float32 if weights.path == "fp32" else np.uint16)
     if tiles.dtype == np.float32:
@@ -147,6 +151,13 @@ def by_slot(weights: Weights, pages: Bytes, page_tokens: int) -> Iterator[Array]
         k = tiles[:, 0].reshape(-1, heads, dim // 2, page_tokens, 2).transpose(0, 3, 1, 2, 4)
         v = tiles[:, 1].reshape(-1, heads, page_tokens // 2, dim, 2).transpose(0, 2, 4, 1, 3)
     yield from (k.reshape(-1, heads, dim), v.reshape(-1, heads, dim))
+
+
+def _half_bytes(codes: Array, heads: int, dim: int, page_tokens: int) -> tuple[Array, Array]:
+    """Keys and values of tiles [low and high bits, pages, keys and values, heads, bytes], by slot."""
+    k = codes[:, :, 0].reshape(2, -1, heads, dim // 2, page_tokens).transpose(1, 4, 2, 3, 0)
+    v = codes[:, :, 1].reshape(2, -1, heads, page_tokens // 2, dim // 2, 2).transpose(1, 3, 5, 2, 0, 4)
+    return k.reshape(-1, heads, dim), v.reshape(-1, heads, dim)
 
 
 def moved_pages(weights: Weights, page_tokens: int) -> None:

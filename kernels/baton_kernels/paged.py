@@ -2,8 +2,8 @@
 
 Page = [layers][2][kv_heads][tile]. pairs and amx: bf16, K tile [dim/2][page_tokens][2], V tile [page_tokens/2][dim][2];
 fp32: K tile [dim][page_tokens], V tile [page_tokens][dim]. With `kv` int8 or fp8, on every path: the tiles of pairs,
-with a byte per element, its code, and behind each tile [page_tokens] scales in bf16 (cpu/page_codes.h). The rows of one
-call may belong to any mix of sequences."""
+with a byte per element, its code, and behind each tile [page_tokens] scales in bf16 (cpu/page_codes.h); with int4 two
+codes of one token in a byte, and the same scales. The rows of one call may belong to any mix of sequences."""
 
 from baton_kernels.arrays import F32, I32, I64, Array, buffer, path_index, pointer, rank, writable
 from baton_kernels.library import KernelError, check, load
@@ -15,20 +15,21 @@ _SCALE_BYTES = 2
 MOST_DIM = 576  # elements of a head
 _ALL_POSITIONS = 1 << 31  # more than any slot
 OWN = "own"  # a path's own keys and values, which it multiplies as they are
-_CODES = {"int8": "int8", "fp8": "fp8-e4m3"}
+_CODES = {"int8": ("codes-v1", "int8"), "fp8": ("codes-v1", "fp8-e4m3"), "int4": ("nibbles-v1", "int4")}
 KV = (OWN, *_CODES)  # how pages hold keys and values
 
 
 def tiles(path: str, kv: str = OWN) -> tuple[str, str]:
     """Name of the order of a head's keys and values in a page, and the dtype of an element."""
     path_index(path)
-    return ("codes-v1", _CODES[kv]) if kv_index(kv) else _TILES[path]
+    return _CODES[kv] if kv_index(kv) else _TILES[path]
 
 
 def layer_bytes(path: str, page_tokens: int, kv_heads: int, dim: int, kv: str = OWN) -> int:
     """Bytes of one layer of one page."""
     check_shape(path, page_tokens, dim)
-    return 2 * kv_heads * page_tokens * (dim + _SCALE_BYTES if kv_index(kv) else dim * _ELEMENT_BYTES[path])
+    codes = dim // 2 if kv == "int4" else dim
+    return 2 * kv_heads * page_tokens * (codes + _SCALE_BYTES if kv_index(kv) else dim * _ELEMENT_BYTES[path])
 
 
 def kv_index(kv: str) -> int:

@@ -210,23 +210,27 @@ def attention(
     return result
 
 
+_MOST_CODE = {"int8": 127, "fp8": 448, "int4": 7}  # the largest number of a code
+
+
 def coded(kv: str, x: Array) -> tuple[Array, Array]:
     """The codes of heads [..., dim] as bytes, and their scales [..., 1] as fp32: `cpu/page_codes.h` in numpy."""
     most = np.abs(x).max(-1, keepdims=True).astype(np.float32)
     wrong, nothing = ~np.isfinite(x).all(-1, keepdims=True), most < _F32(2.0**-100)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        scale = bf16(most / _F32(127 if kv == "int8" else 448))
+        scale = bf16(most / _F32(_MOST_CODE[kv]))
         y = np.where(wrong | nothing, _F32(0), x / scale).astype(np.float32)
     scale = np.where(wrong, _F32(np.nan), np.where(nothing, _F32(0), scale))
-    if kv == "int8":
-        return np.clip(np.rint(y), -127, 127).astype(np.int8).view(np.uint8), scale
+    if kv != "fp8":
+        most_code = _MOST_CODE[kv]
+        return np.clip(np.rint(y), -most_code, most_code).astype(np.int8).view(np.uint8), scale
     codes = torch.from_numpy(np.clip(y, -448, 448)).to(torch.float8_e4m3fn).view(torch.uint8)
     return codes.numpy(), scale
 
 
 def decoded(kv: str, codes: Array) -> Array:
-    """The numbers of codes without their scales."""
-    if kv == "int8":
+    """The numbers of codes, one in a byte, without their scales."""
+    if kv != "fp8":
         return codes.view(np.int8).astype(np.float32)
     result: Array = torch.from_numpy(codes).view(torch.float8_e4m3fn).float().numpy()
     return result
@@ -234,12 +238,18 @@ def decoded(kv: str, codes: Array) -> Array:
 
 def read_codes(kv: str, layer: Array, kv_heads: int, page_tokens: int, dim: int) -> tuple[Array, Array]:
     """K and V as `read_page` gives them, of a page that holds codes: numbers times scales."""
-    parts, size = layer.reshape(2, kv_heads, page_tokens * (dim + 2)), page_tokens * dim
+    parts, size = layer.reshape(2, kv_heads, -1), page_tokens * (dim // 2 if kv == "int4" else dim)
     codes = np.ascontiguousarray(parts[..., :size])
     scales = (np.ascontiguousarray(parts[..., size:]).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    k = codes[0].reshape(kv_heads, dim // 2, page_tokens, 2).transpose(2, 0, 1, 3).reshape(page_tokens, kv_heads, dim)
-    v = codes[1].reshape(kv_heads, page_tokens // 2, dim, 2).transpose(1, 3, 0, 2).reshape(page_tokens, kv_heads, dim)
-    numbers_of = [decoded(kv, np.ascontiguousarray(each)) for each in (k, v)]
+    if kv == "int4":
+        codes = np.stack([codes & 15, codes >> 4]) - np.uint8(8)  # [low and high bits, K and V, kv_heads, bytes]
+        k = codes[:, 0].reshape(2, kv_heads, dim // 2, page_tokens).transpose(3, 1, 2, 0)
+        v = codes[:, 1].reshape(2, kv_heads, page_tokens // 2, dim // 2, 2).transpose(2, 4, 1, 0, 3)
+    else:
+        k = codes[0].reshape(kv_heads, dim // 2, page_tokens, 2).transpose(2, 0, 1, 3)
+        v = codes[1].reshape(kv_heads, page_tokens // 2, dim, 2).transpose(1, 3, 0, 2)
+    shape = page_tokens, kv_heads, dim
+    numbers_of = [decoded(kv, np.ascontiguousarray(each).reshape(shape)) for each in (k, v)]
     return numbers_of[0] * scales[0].T[..., None], numbers_of[1] * scales[1].T[..., None]
 
 

@@ -43,11 +43,11 @@ KNOWN = {
     "pairs": "1020a12f2db5481d8fe5e5be5dd3f64f",
     "amx": "5c3e4b71ad02820da471d58634f6bf31",
     "integers": "97aacc7aff1d3b241ec4ff8470719630",
-    "codes": "dca752be340182ee9ef32eebe220da99",
-    "families": "b9e9bc2e5603fa51efcee819da362079",
+    "codes": "62fb9b6a8ead5985edb7d512b619d4d7",
+    "families": "8701d8d99e8d15075b531debd07f173e",
     "experts": "48f519f80d201bc0c41dddaf14aba575",
-    "windows": "a2a7db2e2e00a84a174651d333f082af",
-    "sinks": "583b9a1280805ba1e0c4178e1cbc0c36",
+    "windows": "7207aadb1690d9aa57bf217e5b09cb00",
+    "sinks": "5767aa421c32f222101f51414c8aa2fd",
     "deltas": "d79456d86f10191b19b4a6c9fe33bb4f",
 }
 

@@ -23,7 +23,7 @@ from mesh.config.config_checks import (
 SPECULATION = ("auto", "draft", "lookup", "off")
 PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 ROUNDED = ("int8", "int4")  # what weights are rounded to
-KV_DTYPES = {"cpu": ("auto", "int8", "fp8"), "cuda": ("auto",)}  # by device
+KV_DTYPES = {"cpu": ("auto", "int8", "fp8", "int4"), "cuda": ("auto",)}  # by device
 PAGE_TOKENS = (16, 32, 64)
 TRANSPORTS = {"cpu": ("shm", "rdma", "tcp"), "cuda": ("cuda_ipc", "nccl")}
 UNENCRYPTED = ("rdma", "nccl")  # transports between hosts that cannot use TLS
@@ -46,7 +46,7 @@ class WorkerConfig(CommonConfig):
     device: str = "cpu"  # cpu | cuda: where the model is computed and its pages lie
     product_path: str = "auto"  # auto: an exact one; on a CPU pairs for bf16 checkpoints, fp32 for the others
     quantize: str = ""  # int8 | int4: weights are rounded to it when they are loaded; empty: they stay as they are
-    kv_dtype: str = "auto"  # int8 | fp8: pages hold keys and values in eight bits; auto: as the model's folder says
+    kv_dtype: str = "auto"  # int8 | fp8 | int4: pages hold codes of keys and values; auto: as the model's folder says
     page_tokens: int = 32
     pool_pages: int | None = None  # None: as many as fit into pool_bytes
     pool_bytes: int = 256 * 1024 * 1024

@@ -12,13 +12,15 @@ AS_THEY_ARE = (
     "nccl",
     "rdma",
 )  # transports that convert nothing: no byte of a page passes through the processor
-ELEMENT_BYTES = {"fp32": 4, "bf16": 2, "int8": 1, "fp8-e4m3": 1}  # by dtype
-SCALE_BYTES = {"int8": 2, "fp8-e4m3": 2}  # size of a scale; codes have one per token and head, behind a head's tile
+ELEMENT_BITS = {"fp32": 32, "bf16": 16, "int8": 8, "fp8-e4m3": 8, "int4": 4}  # by dtype
+# Size of a scale, by dtype; codes have one per token and head, behind a head's tile.
+SCALE_BYTES = {"int8": 2, "fp8-e4m3": 2, "int4": 2}
 CONVERTED_TILES = {  # tile orders and the dtypes they hold
     "fp32-v1": ("fp32",),
     "pairs-v1": ("bf16",),
     "gpu-v1": ("bf16",),
     "codes-v1": ("int8", "fp8-e4m3"),
+    "nibbles-v1": ("int4",),
 }
 
 
@@ -53,7 +55,7 @@ def converts(segment: PageSegment) -> bool:
 
 def head_bytes(segment: PageSegment, tokens: int) -> int:
     """Bytes of the keys, or of the values, of one head in one layer of a page."""
-    return tokens * (segment.head_dim * ELEMENT_BYTES[segment.dtype] + SCALE_BYTES.get(segment.dtype, 0))
+    return tokens * (segment.head_dim * ELEMENT_BITS[segment.dtype] // 8 + SCALE_BYTES.get(segment.dtype, 0))
 
 
 def end(segment: PageSegment) -> int:

@@ -58,7 +58,7 @@ def _kv(name: str, segment: PageSegment, page_tokens: int) -> str:
         return f"{name}.shard_heads: the shard ends behind head {segment.heads}"
     if not converts(segment):
         return ""
-    if segment.tiles in ("pairs-v1", "codes-v1") and (page_tokens % 2 or segment.head_dim % 2):
+    if segment.tiles in ("pairs-v1", "codes-v1", "nibbles-v1") and (page_tokens % 2 or segment.head_dim % 2):
         return f"{name}.tiles: pages of {page_tokens} tokens and heads of {segment.head_dim} hold no pairs"
     wanted = 2 * segment.shard_heads * head_bytes(segment, page_tokens)
     if segment.layer_bytes == wanted:

@@ -8,13 +8,15 @@ from mesh.messages.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
 from tests.fuzz.cases import ODD_INTS, chance
 
 HEADS, DIM = 2, 4
+# Dtypes and bytes of a token's keys, by tile order; other orders hold bf16.
+_TOKEN = {"fp32-v1": ("fp32", DIM * 4), "codes-v1": ("int8", DIM + 2), "nibbles-v1": ("int4", DIM // 2 + 2)}
 
 
 def kv_segment(
     tokens: int, tiles: str = "pairs-v1", *, layers: int = 2, first: int = 0, shard: int = HEADS
 ) -> PageSegment:
     """Keys and values of a model with two heads."""
-    dtype, token = {"fp32-v1": ("fp32", DIM * 4), "codes-v1": ("int8", DIM + 2)}.get(tiles, ("bf16", DIM * 2))
+    dtype, token = _TOKEN.get(tiles, ("bf16", DIM * 2))
     return PageSegment(KV, "model", layers, 2 * shard * tokens * token, tiles, dtype, HEADS, first, shard, DIM)
 
 
@@ -28,6 +30,7 @@ _FITTING = (OURS, shape_of(4), shape_of(16), shape_of(8, "gpu-v1"), shape_of(8, 
 _OTHERS = (
     shape_of(8, "fp32-v1"),
     shape_of(8, "codes-v1"),
+    shape_of(8, "nibbles-v1"),
     shape_of(6),
     shape_of(8, "later-v9"),
     PageShape(8, (PageSegment(OPAQUE, "state", 2, 64), PageSegment(ROWS, "draft", 1, 128))),
@@ -42,8 +45,10 @@ _TEXTS = (
     "gpu-v1",
     "fp32-v1",
     "codes-v1",
+    "nibbles-v1",
     "bf16",
     "int8",
+    "int4",
     "fp32",
     "model",
     "x" * 16,

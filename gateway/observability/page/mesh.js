@@ -139,7 +139,7 @@ function fillDetails(card) {
   const rows = [
     ["pages", pageWords(map, worker)],
     ["speed", worker.tokens_per_second ? `${rate(worker.tokens_per_second)} prompt tokens per second` : "not measured yet"],
-    ["page", `${worker.page_tokens} tokens${worker.page_dtype ? ` in ${worker.page_dtype}` : ""}`],
+    ["page", `${worker.page_tokens} tokens${worker.page_dtype ? ` in ${worker.page_dtype}` : ""}${worker.page_dtype === "int4" ? ", an experiment" : ""}`],
     ["pool", `${count(worker.pages * worker.page_tokens)} tokens`],
     ["address", worker.address],
     ["class", worker.class],

@@ -114,9 +114,9 @@ static void block_chains(const AttentionCall& call, Path path, const Bench& b, c
 
 // With few rows the thread waits for memory, and pages lie anywhere, so it prefetches the next block during this one.
 INLINE void fetch_block(const AttentionCall& call, const Places& at) {
-    const long element = call.kv == kKvOwn ? 2 : 1, bytes = 16 * call.dim * element;
+    const long pair = pair_bytes(call.kv), bytes = 8 * call.dim * pair;
     for (long k = 0; k < call.dim / 2; ++k)  // in ascending order, which the hardware prefetcher recognizes
-        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * at.k_row * 2 * element);
+        for (int h = 0; h < 2; ++h) fetch(at.k[h] + k * at.k_row * pair);
     for (int h = 0; h < 2; ++h)
         for (long i = 0; i < bytes; i += 64) fetch(at.v[h] + i);
 }
@@ -149,7 +149,7 @@ INLINE void walk(const AttentionCall& call, Path path, const Bench& b, long unit
         Places at = find(call, path, sequence, kv_head, block);
         if (call.kv != kKvOwn) {
             if (known) fetch_block(call, next);
-            at = call.kv == kKvInt8 ? decode_block<kKvInt8>(call, path, b, at) : decode_block<kKvFp8>(call, path, b, at);
+            at = decode_block(call, path, b, at);
         }
         block_of(at, known && call.kv == kKvOwn ? &next : nullptr, sight);
     }

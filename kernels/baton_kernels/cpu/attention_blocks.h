@@ -69,8 +69,12 @@ struct Places {
     const uint16_t *k_scales[2], *v_scales[2];  // scales of codes
 };
 
+// Bytes that two elements of a key take, with codes or on the paths of bf16.
+static inline long pair_bytes(Kv kv) { return kv == kKvOwn ? 4 : kv == kKvInt4 ? 1 : 2; }
+
 INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_head, long block) {
-    const long bytes = head_bytes(path, call.kv, call.page_tokens, call.dim), element = call.kv == kKvOwn ? element_bytes(path) : 1;
+    const long bytes = head_bytes(path, call.kv, call.page_tokens, call.dim);
+    const long row = call.kv == kKvOwn ? call.dim * element_bytes(path) : code_bytes(call.kv, call.dim);  // of one token's elements
     const long last = (call.starts[sequence] + call.counts[sequence] - 1) / call.page_tokens;
     const long first_page = first_seen(call.starts[sequence], call.window) / call.page_tokens;
     Places t;
@@ -80,31 +84,52 @@ INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_
         const long known = page > last ? last : most(page, first_page);  // slots of other pages: loaded, never used
         const char* base = call.pool + call.tables[sequence * call.max_pages + known] * call.page_stride + call.layer_offset;
         const char *k = base + kv_head * bytes, *v = k + call.kv_heads * bytes;
-        t.k[h] = k + inside * (call.kv == kKvOwn ? 4 : 2);
-        t.v[h] = v + inside * call.dim * element;
-        t.k_scales[h] = reinterpret_cast<const uint16_t*>(k + call.page_tokens * call.dim) + inside;
-        t.v_scales[h] = reinterpret_cast<const uint16_t*>(v + call.page_tokens * call.dim) + inside;
+        t.k[h] = k + inside * pair_bytes(call.kv);
+        t.v[h] = v + inside * row;
+        t.k_scales[h] = reinterpret_cast<const uint16_t*>(k + call.page_tokens * row) + inside;
+        t.v_scales[h] = reinterpret_cast<const uint16_t*>(v + call.page_tokens * row) + inside;
     }
     return t;
 }
 
-// A block's codes as the path's own keys and values, in the bench, and their scales.
+// Sixteen pairs of codes, the even ones in the lowest bits of `even`, as the path's own elements; in fp32 the odd ones go
+// `apart` from the even ones. Only the first n pairs are wanted.
 template <Kv kv>
-static Places decode_block(const AttentionCall& call, Path path, const Bench& b, const Places& at) {
-    const long dim = call.dim;
-    auto *keys = reinterpret_cast<uint32_t*>(b.coded_keys), *values = reinterpret_cast<uint32_t*>(b.coded_values);
-    // Two codes lie together in a word: of a key's next elements, or of an element's next slots.
-    const auto put = [&](const char* from, uint32_t* to, long apart) {
-        const Ints two = widen_words(reinterpret_cast<const uint16_t*>(from));
-        const Ints even = bits(number_of<kv>(two)), odd = bits(number_of<kv>(right<8>(two)));
-        if (path != kFp32) return store(to, right<16>(even) | odd);
-        store(to, even), store(to + apart, odd);
+INLINE void put_pairs(Path path, Ints even, Ints odd, long n, uint32_t* to, long apart) {
+    const Ints first = bits(number_of<kv>(even)), second = bits(number_of<kv>(odd));
+    const auto put = [&](uint32_t* at, Ints x) {
+        if (n >= 16) return store(at, x);
+        store_first(reinterpret_cast<float*>(at), n, floats(x));
     };
-    const long words = path == kFp32 ? 2 : 1;
+    if (path != kFp32) return put(to, right<16>(first) | second);
+    put(to, first), put(to + apart, second);
+}
+
+// The codes of sixteen slots: keys [dim / 2][slots], and values of eight pairs of slots.
+template <Kv kv>
+static void decode_half(const AttentionCall& call, Path path, const Places& at, int h, uint32_t* keys, uint32_t* values) {
+    const long dim = call.dim, words = path == kFp32 ? 2 : 1;
+    for (long d = 0; d < dim / 2; ++d, keys += kBlock * words) {
+        const char* from = at.k[h] + d * at.k_row * pair_bytes(kv);
+        const Ints two = kv == kKvInt4 ? widen_bytes(reinterpret_cast<const int8_t*>(from)) : widen_words(reinterpret_cast<const uint16_t*>(from));
+        put_pairs<kv>(path, two, right<kv == kKvInt4 ? 4 : 8>(two), 16, keys, kBlock);
+    }
+    const long half = kv == kKvInt4 ? dim / 2 : dim;  // words of two slots; loads behind the last one end among the scales
+    for (long s = 0; s < 8; ++s, values += dim * words)
+        for (long d = 0; d < half; d += 16) {
+            const Ints two = widen_words(reinterpret_cast<const uint16_t*>(at.v[h]) + s * half + d);
+            put_pairs<kv>(path, two, right<8>(two), half - d, values + d, dim);
+            if constexpr (kv == kKvInt4) put_pairs<kv>(path, right<4>(two), right<12>(two), half - d, values + half + d, dim);
+        }
+}
+
+// A block's codes as the path's own keys and values, in the bench, and their scales.
+static Places decode_block(const AttentionCall& call, Path path, const Bench& b, const Places& at) {
+    const long dim = call.dim, words = path == kFp32 ? 2 : 1;
+    auto *keys = reinterpret_cast<uint32_t*>(b.coded_keys), *values = reinterpret_cast<uint32_t*>(b.coded_values);
+    const auto decode = call.kv == kKvInt8 ? decode_half<kKvInt8> : call.kv == kKvFp8 ? decode_half<kKvFp8> : decode_half<kKvInt4>;
     for (int h = 0; h < 2; ++h) {
-        for (long d = 0; d < dim / 2; ++d) put(at.k[h] + d * at.k_row * 2, keys + d * kBlock * words + 16 * h, kBlock);
-        for (long s = 0; s < 8; ++s)
-            for (long d = 0; d < dim; d += 16) put(at.v[h] + (s * dim + d) * 2, values + (8 * h + s) * dim * words + d, dim);
+        decode(call, path, at, h, keys + 16 * h, values + 8 * h * dim * words);
         store(b.key_scales + 16 * h, floats(left<16>(widen_words(at.k_scales[h]))));
         store(b.value_scales + 16 * h, floats(left<16>(widen_words(at.v_scales[h]))));
     }

@@ -13,7 +13,7 @@ constexpr long kMaxQueries = 192; // rows times heads of one attention unit
 constexpr long kUnitDims = kMaxQueries * 256;  // elements of the queries of a unit, unless a single row has more
 constexpr long kTile = 16;       // rows and columns of a matrix tile, and pairs of its depth
 enum Path { kFp32 = 0, kPairs = 1, kAmx = 2 };
-enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
+enum Kv { kKvOwn = 0, kKvInt8 = 1, kKvFp8 = 2, kKvInt4 = 3 };  // how pages hold keys and values: as the path computes, or coded (page_codes.h)
 
 enum Activation { kSilu = 0, kGeluTanh = 1, kClampedSwiglu = 2 };  // layer.py has their names in this order
 enum Norm { kRmsNorm = 0, kLayerNorm = 1 };
@@ -24,8 +24,11 @@ static inline long most(long a, long b) { return a > b ? a : b; }
 // The first slot that the row at `slot` sees; a window of 0: all of them.
 static inline long first_seen(long slot, long window) { return window ? most(0, slot + 1 - window) : 0; }
 static inline long element_bytes(Path path) { return path == kFp32 ? 4 : 2; }  // bytes of an element of packed weights, keys and values
+static inline long code_bytes(Kv kv, long codes) { return kv == kKvInt4 ? codes / 2 : codes; }
 // Bytes of one head's keys, or of its values, in one layer of a page: the elements, and behind them the scales of codes.
-static inline long head_bytes(Path path, Kv kv, long tokens, long dim) { return tokens * (kv == kKvOwn ? dim * element_bytes(path) : dim + 2); }
+static inline long head_bytes(Path path, Kv kv, long tokens, long dim) {
+    return tokens * (kv == kKvOwn ? dim * element_bytes(path) : code_bytes(kv, dim) + 2);
+}
 static inline long padded_depth(Path path, long k) { return round_up(k, path == kFp32 ? 1 : path == kPairs ? 2 : 2 * kTile); }
 
 struct Form;  // form.h

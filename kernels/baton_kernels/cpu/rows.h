@@ -60,10 +60,9 @@ static void write_page(const RotateCall& call, long row, long head, bool value, 
     const long bytes = head_bytes(call.halves ? kPairs : kFp32, call.kv, tokens, dim);
     char* at = call.pool + call.page_of[row] + ((value ? call.kv_heads : 0) + head) * bytes;
     if (call.kv != kKvOwn) {  // two tokens share the words of a V pair here, too
-        int8_t codes[kMaxDim], *to = reinterpret_cast<int8_t*>(at);
-        reinterpret_cast<uint16_t*>(at + tokens * dim)[token] = encode(call.kv, x, dim, codes);
-        for (long d = 0; d < dim; ++d) to[value ? (token / 2 * dim + d) * 2 + token % 2 : (d / 2 * tokens + token) * 2 + d % 2] = codes[d];
-        return;
+        int8_t codes[kMaxDim];
+        reinterpret_cast<uint16_t*>(at + tokens * code_bytes(call.kv, dim))[token] = encode(call.kv, x, dim, codes);
+        return place_codes(call.kv, codes, token, tokens, dim, value, reinterpret_cast<int8_t*>(at));
     }
     if (!call.halves) {
         float* to = reinterpret_cast<float*>(at);

@@ -184,7 +184,7 @@ def test_rotary_and_page_write_agree_with_the_reference(path, normed, heads, kv_
 EDGES = [0.0, 1e-31, 2.0**-99, 1e-20, 1.0, 3e38]  # the largest element of a head
 
 
-@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("kv", bk.KV[1:])
 @pytest.mark.parametrize("kv_heads,dim,page_tokens", [(1, 16, 16), (2, 48, 32), (4, 128, 64), (1, 256, 16)])
 def test_codes_and_scales_agree_with_the_reference_on_every_body(kv, kv_heads, dim, page_tokens, rng, bits):
     """Whole heads of all sizes, with every e4m3 number among them, ties between two, and heads that are not finite."""
@@ -222,7 +222,7 @@ def test_codes_and_scales_agree_with_the_reference_on_every_body(kv, kv_heads, d
     assert wrong.sum() == 3 and not np.isnan(expected[~wrong]).any() and not expected[0].any() and expected[4].any()
 
 
-@pytest.mark.parametrize("kv", ["int8", "fp8"])
+@pytest.mark.parametrize("kv", bk.KV[1:])
 def test_a_head_that_is_not_finite_makes_every_row_that_sees_it_nan(kv, pages):
     case = Case(pages, f"pairs+{kv}", 4, 2, 32, 32, [(0, 40)])
     assert np.isfinite(case.attend()).all()
@@ -251,15 +251,16 @@ def test_the_order_of_a_tile_has_a_name_and_a_dtype():
     assert bk.tiles("fp32") == ("fp32-v1", "fp32")
     assert bk.tiles("pairs") == bk.tiles("amx") == ("pairs-v1", "bf16")  # the same bytes
     assert bk.tiles("fp32", "int8") == bk.tiles("amx", "int8") == ("codes-v1", "int8")
+    assert bk.tiles("fp32", "int4") == bk.tiles("amx", "int4") == ("nibbles-v1", "int4")
     with pytest.raises(bk.KernelError):
         bk.tiles("cuda")
-    with pytest.raises(bk.KernelError, match="kv: 'int3' is not one of own, int8, fp8"):
+    with pytest.raises(bk.KernelError, match="kv: 'int3' is not one of own, int8, fp8, int4"):
         bk.tiles("fp32", "int3")
 
 
-def test_pages_of_codes_hold_about_twice_the_tokens_of_bf16():
-    own, coded = (bk.layer_bytes("pairs", 32, 2, 64, kv) for kv in (bk.OWN, "int8"))
-    assert own / coded == 128 / 66
+def test_pages_of_codes_hold_about_twice_the_tokens_of_bf16_and_of_half_bytes_nearly_four_times():
+    own, eight, four = (bk.layer_bytes("pairs", 32, 2, 64, kv) for kv in (bk.OWN, "int8", "int4"))
+    assert own / eight == 128 / 66 and own / four == 128 / 34
 
 
 @pytest.mark.parametrize("wrong", [("cuda", 32, 1, 64), ("pairs", 24, 1, 64), ("fp32", 32, 1, 40)])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvtransfer.conversion import ORDERS, Bytes, Conversion, Overlap, fill, pages_under
-from mesh.messages.page_fit import CONVERTED_TILES, ELEMENT_BYTES, SCALE_BYTES, page_obstacle
+from mesh.messages.page_fit import CONVERTED_TILES, ELEMENT_BITS, SCALE_BYTES, page_obstacle
 from mesh.messages.page_shape import KV, OPAQUE, ROWS, PageSegment, PageShape
 from mesh.messages.page_shape_checks import shape_problem
 
@@ -18,7 +18,7 @@ PAIRS = ("pairs-v1", "codes-v1")
 
 def kv(tiles: str, page_tokens: int, *, layers: int = 2, first: int = 0, count: int = HEADS) -> PageSegment:
     dtype = CONVERTED_TILES[tiles][0]
-    size = 2 * count * page_tokens * (DIM * ELEMENT_BYTES[dtype] + SCALE_BYTES.get(dtype, 0))
+    size = 2 * count * page_tokens * (DIM * ELEMENT_BITS[dtype] // 8 + SCALE_BYTES.get(dtype, 0))
     return PageSegment(KV, "model", layers, size, tiles, dtype, HEADS, first, count, DIM)
 
 
@@ -45,8 +45,8 @@ class Text:
 
 
 def text(tokens: int, dtype: str, seed: int = 1) -> Text:
-    random, words = np.random.default_rng(seed), {"fp32": np.uint32, "bf16": np.uint16, "int8": np.uint8}[dtype]
-    most = min(1 << 16, np.iinfo(words).max + 1)
+    random, words = np.random.default_rng(seed), {32: np.uint32, 16: np.uint16}.get(ELEMENT_BITS[dtype], np.uint8)
+    most = min(1 << 16, 1 << ELEMENT_BITS[dtype])
     keys, values = (random.integers(1, most, (2, tokens, HEADS, DIM)).astype(words) for _ in range(2))
     scales = random.integers(1, 1 << 16, (2, 2, tokens, HEADS)).astype(np.uint16)
     return Text(keys, values, scales, random.integers(1, 256, (3, tokens, 24)).astype(np.uint8))
@@ -63,6 +63,8 @@ def written(shape: PageShape, text: Text) -> list[Bytes]:
             for half, source in enumerate((text.keys, text.values)):
                 at = place(segment.tiles, half, slot, np.arange(DIM), size)
                 tiles[:, half][:, :, at] = source[:, begin + slot, heads]
+        if segment.dtype == "int4":  # two elements share a byte, the one with the even place in its low bits
+            tiles = tiles[..., ::2] | tiles[..., 1::2] << 4
         parts = [tiles.view(np.uint8)]
         if segment.dtype in SCALE_BYTES:
             scales = np.zeros((2, 2, segment.shard_heads, size), np.uint16)
@@ -81,6 +83,10 @@ def place(tiles: str, half: int, slot: int, element: np.ndarray, size: int) -> n
         return element // 2 * 2 * size + 2 * slot + element % 2
     if tiles in PAIRS:
         return slot // 2 * 2 * DIM + 2 * element + slot % 2
+    if tiles == "nibbles-v1" and half == 0:
+        return 2 * (element // 2 * size + slot) + element % 2
+    if tiles == "nibbles-v1":  # element i shares its byte with element i + DIM / 2 of the same token
+        return 2 * ((slot // 2 * (DIM // 2) + element % (DIM // 2)) * 2 + slot % 2) + element // (DIM // 2)
     if tiles == "fp32-v1" and half == 0:
         return element * size + slot
     return slot * DIM + element
@@ -124,10 +130,16 @@ def test_fp32_pages_change_their_size_too(mine, other, tokens):
     assert same(converted(source, target, written(source, what), tokens), written(target, what))
 
 
-@given(SIZES, SIZES, st.integers(1, 150), st.sampled_from([(0, HEADS), (1, 2)]))
-def test_pages_of_codes_take_their_scales_along(mine, other, tokens, shard):
-    source = pages_of("codes-v1", mine)
-    target, what = pages_of("codes-v1", other, first=shard[0], count=shard[1]), text(tokens, "int8")
+@given(
+    SIZES,
+    SIZES,
+    st.integers(1, 150),
+    st.sampled_from([(0, HEADS), (1, 2)]),
+    st.sampled_from(["codes-v1", "nibbles-v1"]),
+)
+def test_pages_of_codes_take_their_scales_along(mine, other, tokens, shard, tiles):
+    source, dtype = pages_of(tiles, mine), CONVERTED_TILES[tiles][0]
+    target, what = pages_of(tiles, other, first=shard[0], count=shard[1]), text(tokens, dtype)
     assert same(converted(source, target, written(source, what), tokens), written(target, what))
 
 
@@ -140,6 +152,13 @@ def test_codes_of_another_dtype_are_refused_by_name():
     )
     smaller = replace(source.segments[0], layer_bytes=2 * HEADS * 16 * DIM)
     assert "layer_bytes: 2048, and the heads of 16 tokens take 2304" in shape_problem(PageShape(16, (smaller,)))
+    half = kv("nibbles-v1", 16)
+    assert "layer_bytes: 2304, and the heads of 16 tokens take 1280" in shape_problem(
+        PageShape(16, (replace(half, layer_bytes=2304),))
+    )
+    halved = PageShape(16, (half, source.segments[1]))
+    assert "dtype: prefill has 'int8', decode 'int4'" in page_obstacle(source, halved)
+    assert "hold no pairs" in shape_problem(PageShape(16, (replace(half, head_dim=15),)))
 
 
 @given(SIZES, SIZES, ORDERS_OF_BF16, ORDERS_OF_BF16, st.integers(1, 100))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from cli.doctoring import doctor, machine
+from cli.doctoring import doctor, doctor_report, machine
 from cli.local_mesh.ports import free_address
 from cli.main import build
 from engine.builtin import tiny
@@ -118,3 +118,9 @@ def test_the_status_says_whether_something_is_wrong(
     monkeypatch.setattr(doctor, "examine", lambda *_, **__: {"problems": problems})
     done = CliRunner().invoke(build("doctor"), ["doctor", "--json"])
     assert json.loads(done.stdout) == {"problems": problems} and done.exit_code == len(problems)
+
+
+@pytest.mark.parametrize(("dtype", "shown"), [("int8", "in int8"), ("int4", "in int4, an experiment")])
+def test_the_report_calls_pages_in_four_bits_an_experiment(dtype: str, shown: str) -> None:
+    line = doctor_report.pool_line({"tokens": 4096, "bytes": 64 << 20, "dtype": dtype})
+    assert line == f"4,096 tokens in 64 MiB per worker, keys and values {shown}"

@@ -63,6 +63,7 @@ def test_four_bits_follow_the_text_that_is_named(model: Path, tmp_path: Path) ->
             "--calibrate: eight bits are rounded without a text",
         ),
         (["MODEL", "out", "--to", "int8", "--kv", "auto"], "--kv: 'auto' is not"),
+        (["MODEL", "out", "--to", "int8", "--kv", "int4"], "--kv: 'int4' is not"),
         (["MODEL", "out", "--to", "int8", "--threads", "-1"], "--threads: -1 is less than 0"),
         (["MODEL", "short.txt/out", "--to", "int8"], "short.txt is no folder"),
     ],

@@ -1,5 +1,5 @@
-"""Pages that hold keys and values in eight bits: rounded when they are written, so every way to the same text reads the
-same numbers, in a class of its own."""
+"""Pages that hold keys and values in eight or four bits: rounded when they are written, so every way to the same text
+reads the same numbers, in a class of its own."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from engine.quantization.perplexity import perplexity
 from engine.quantization.text import sample_text, token_ids
 from engine.selftest.identity import identify
 
-CODED = ("int8", "fp8")
+CODED = ("int8", "fp8", "int4")
 
 
 @pytest.mark.parametrize("kv", CODED)
@@ -33,7 +33,7 @@ def test_chunks_page_sizes_and_a_cached_prefix_give_the_bits_of_the_whole_text(t
     assert np.array_equal(one.logits(tokens[64:], start=64), whole[64:]), "the first two pages were there"
     own = engine(folder, product_path=path).logits(tokens)
     off = np.abs(whole - own).max() / np.abs(own).max()
-    assert 0 < off < (0.05 if kv == "int8" else 0.1)
+    assert 0 < off < {"int8": 0.05, "fp8": 0.1, "int4": 0.5}[kv]
 
 
 @pytest.mark.parametrize("kv", CODED)
@@ -45,7 +45,7 @@ def test_coded_pages_are_a_class_of_their_own_whatever_the_page_size(tmp_path: P
     assert f"kv={baton_kernels.tiles('pairs', kv)[1]}" in coded[0].numerics and "kv=bf16" in own.numerics
 
 
-def test_a_pool_of_codes_holds_nearly_twice_the_text(tmp_path: Path) -> None:
+def test_a_pool_of_codes_holds_nearly_twice_the_text_and_of_four_bits_nearly_four_times(tmp_path: Path) -> None:
     folder, cache = tiny(tmp_path / "model", "llama3", dtype="bf16"), tmp_path / "cache"
     sizes = {
         kv: load_model(folder, cache, product_path="auto", page_tokens=32, draft=folder, kv_dtype=kv).shape
@@ -53,7 +53,8 @@ def test_a_pool_of_codes_holds_nearly_twice_the_text(tmp_path: Path) -> None:
     }
     dim = sizes["auto"].segments[0].head_dim
     for kv in CODED:
-        assert sizes["auto"].page_bytes / sizes[kv].page_bytes == 2 * dim / (dim + 2), "the draft's pages, too"
+        codes = dim // 2 if kv == "int4" else dim
+        assert sizes["auto"].page_bytes / sizes[kv].page_bytes == 2 * dim / (codes + 2), "the draft's pages, too"
 
 
 @pytest.mark.parametrize(("kind", "kv"), [("int", "int8"), ("float", "fp8")])
@@ -77,7 +78,7 @@ def test_a_folder_says_how_its_pages_are_to_be(tmp_path: Path, kind: str, kv: st
             kv_of(folder)
 
 
-@pytest.mark.parametrize(("kv", "most"), [("int8", 0.005), ("fp8", 0.03)])
+@pytest.mark.parametrize(("kv", "most"), [("int8", 0.005), ("fp8", 0.03), ("int4", 0.1)])
 def test_what_coded_pages_cost_the_model_at_hand(tmp_path: Path, kv: str, most: float) -> None:
     folder = MODEL
     tokens = token_ids(folder, sample_text())[:1500]

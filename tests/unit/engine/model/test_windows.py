@@ -91,7 +91,15 @@ def folder(tmp_path: Path) -> Path:
     return saved(tmp_path / "bf16", "gemma2", {"sliding_window": 37}, dtype=torch.bfloat16)
 
 
-FORMS = [("fp32", "own"), ("pairs", "own"), ("amx", "own"), ("int8", "own"), ("pairs", "int8"), ("fp32", "fp8")]
+FORMS = [
+    ("fp32", "own"),
+    ("pairs", "own"),
+    ("amx", "own"),
+    ("int8", "own"),
+    ("pairs", "int8"),
+    ("fp32", "fp8"),
+    ("amx", "int4"),
+]
 
 
 @pytest.mark.parametrize(("path", "kv"), FORMS)
