@@ -79,6 +79,7 @@ _CERTAIN = (
     DrawnCase({9: -0.0, 14: 0.0, 20: -0.0, 27: 0.0}, replace(_WARM, top_k=2), rest=-1.0),  # zeros are equal
     DrawnCase({9: 300.0, 14: 400.0}, Sampling(temperature=1e-37, top_k=2)),  # 400 / 1e-37 is infinite
 )  # fmt: skip
+_NAMED = (DrawnCase(_FALLING, replace(_WARM, top_logprobs=0, logprob_ids=(27, 3, 5))),)
 _STOPS = Sampling(stop_ids=(5, 9, 14), min_tokens=EMITTED + 1, top_logprobs=3)
 _BANNED = (
     DrawnCase(_FALLING, _STOPS),
@@ -111,7 +112,7 @@ _ADJUSTED = tuple(
 def cases() -> tuple[DrawnCase, ...]:
     """Every rule of a sampler, at its boundaries."""
     repeated = [each for case in (*_FILTERED, *_NOISY) for each in _seeds(case, SEEDS)]
-    return (*repeated, *_CERTAIN, *_BANNED, *_ADJUSTED)
+    return (*repeated, *_CERTAIN, *_NAMED, *_BANNED, *_ADJUSTED)
 
 
 @cache
@@ -119,7 +120,7 @@ def few_cases() -> tuple[DrawnCase, ...]:
     """One row for each way through the sampler, for vocabularies over which each row takes long."""
     mixed = [replace(case, sampling=replace(case.sampling, seed=7 + at)) for at, case in enumerate(_NOISY[3:])]
     last = [case for case in _CERTAIN[:4] if case.sampling.top_k != 1]
-    return (*mixed, *last, _FILTERED[0], _CERTAIN[-5], _ADJUSTED[8])
+    return (*mixed, *last, _FILTERED[0], _CERTAIN[-5], *_NAMED, _ADJUSTED[8])
 
 
 def row_of(case: DrawnCase, vocab: int, index: int) -> Sequence[Array]:

@@ -1,8 +1,7 @@
 """Reports on the rows of an examined prompt: logprobs of the tokens that follow them, or a pooled hidden state.
 
-docs/examinations.md has the whole. A logprob has the bits that decode would give the same
-token: the sampling kernel itself computes it, made to choose that token by a ban on every likelier one. Logits are made
-for a slice of rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A
+docs/examinations.md has the whole. A logprob has the bits that decode would give the same token: the sampling kernel
+gives the total of a row, and the token's logit loses it in the kernel's own subtraction. Logits are made for a slice of rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A
 mean is a chain of additions, row after row, so that chunks do not change it."""
 
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ import baton_kernels
 from engine.step.adapted import AdapterWeights, RowsOfAdapters, rows_of_adapters
 from engine.step.logits import LogitAdjuster
 from engine.step.plan import Piece, RowsReport, Sampled, WantedRows
-from engine.step.sampling import sample
+from engine.step.sampling import logprobs_of, sample
 from mesh.messages.jobs import Pooling
 
 Floats = NDArray[np.float32]
@@ -75,8 +74,7 @@ def score(logits: Floats, following: Ints, top: int) -> tuple[bytes, bytes, byte
     rows, vocab = len(following), logits.shape[1]
     logits = logits[:rows]
     own, ids = logits[np.arange(rows), following][:, None], np.arange(vocab, dtype=np.int32)
-    likelier = (logits > own) | ((logits == own) & (ids < following[:, None]))
-    before = likelier.sum(axis=1)
+    before = ((logits > own) | ((logits == own) & (ids < following[:, None]))).sum(axis=1)
     tops = np.full(rows, min(top, vocab), np.int32)
     zeros = np.zeros(rows, np.int32)
     drawn = baton_kernels.sample(
@@ -88,14 +86,10 @@ def score(logits: Floats, following: Ints, top: int) -> tuple[bytes, bytes, byte
         seed=np.zeros(rows, np.uint64),
         choice=zeros,
         position=zeros,
-        banned=np.nonzero(likelier)[1].astype(np.int32),
-        banned_starts=np.concatenate([[0], np.cumsum(before)]).astype(np.int32),
         n_top=tops if top else None,
     )
-    # A token whose logit is -inf or NaN cannot be chosen: its logprob is that logit.
-    logprobs = np.where(drawn.tokens == following, drawn.logprobs, own[:, 0])
     return (
-        logprobs.astype(FLOAT).tobytes(),
+        logprobs_of(own[:, 0], drawn.totals).astype(FLOAT).tobytes(),
         (before + 1).astype(UNSIGNED).tobytes(),
         drawn.top_ids.astype(UNSIGNED).tobytes(),
         drawn.top_logprobs.astype(FLOAT).tobytes(),

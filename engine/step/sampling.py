@@ -46,22 +46,25 @@ def sample(
     if not any(tops):
         entries: Iterable[Sampled] = map(Sampled, drawn.tokens.tolist(), drawn.logprobs.tolist())
     else:
-        entries = map(_entry, *(array.tolist() for array in drawn), tops)
+        lists = (drawn.tokens, drawn.logprobs, drawn.top_ids, drawn.top_logprobs)
+        entries = map(_entry, *(array.tolist() for array in lists), tops)
     if any(_listed_alone(params) for params, _ in rows):
-        entries = _with_wanted(entries, rows, logits)
+        entries = _with_wanted(entries, rows, logits, drawn.totals)
     drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
     return tuple(
         () if is_late(piece, mask) else found for piece, mask, found in zip(pieces, masks, drawn_of, strict=True)
     )
 
 
-def _with_wanted(entries: Iterable[Sampled], rows: Sequence[tuple[Sampling, int]], logits: Floats) -> Iterator[Sampled]:
+def _with_wanted(
+    entries: Iterable[Sampled], rows: Sequence[tuple[Sampling, int]], logits: Floats, totals: Floats
+) -> Iterator[Sampled]:
     """The sampled tokens, with what is listed for a row alone."""
-    for entry, (params, _), row in zip(entries, rows, logits, strict=True):
+    for entry, (params, _), row, total in zip(entries, rows, logits, totals, strict=True):
         if not _listed_alone(params):
             yield entry
         elif params.logprob_ids:
-            found = logprobs_of(params.logprob_ids, row)
+            found = logprobs_of(row[np.array(params.logprob_ids)], total)
             yield replace(entry, top_ids=params.logprob_ids, top_logprobs=tuple(found.tolist()))
         else:
             ids, found = _likeliest(row, min(params.top_logprobs or 0, len(row)))
@@ -80,20 +83,10 @@ def _likeliest(row: Floats, count: int) -> tuple[Ints, Floats]:
     return drawn.top_ids[0], drawn.top_logprobs[0]
 
 
-def logprobs_of(ids: Sequence[int], row: Floats) -> Floats:
-    """The logprobs of these tokens, with the bits that they have in a list of the likeliest ones: the kernel makes that
-    list, as long as the least likely of them needs. A logit that is no number is its own logprob."""
-    wanted = np.array(ids, np.int64)
-    found = row[wanted]
-    finite = found[np.isfinite(found)]
-    if not finite.size:
-        return found
-    count = int(np.count_nonzero(row >= finite.min()))
-    likeliest, logprobs = _likeliest(row, count)
-    place = np.full(len(row), -1, np.int64)
-    place[likeliest] = np.arange(count)
-    where = place[wanted]
-    return np.where(where >= 0, logprobs[where], found)
+def logprobs_of(logits: Floats, totals: Floats) -> Floats:
+    """The logprobs of tokens with these logits, given the totals of their rows. The kernel's lists subtract in the same
+    way, so the bits are those of a list. A logit of -inf is its own logprob, even in a row whose total is NaN."""
+    return np.where(logits == -np.inf, logits, logits - totals)
 
 
 def _entry(token: int, logprob: float, ids: list[int], logprobs: list[float], top: int) -> Sampled:

@@ -55,7 +55,7 @@ _SIGNATURES = {
     "rotate_write": "m" + "iipllll" + "pplppp" + "lpqpppf",
     "attention": "m" + "iippqqq" + "plppp" + "lllllll" + "ffpp",
     "sample": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp",
-    "sample_adjusted": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp" + "ppl",
+    "sample_adjusted": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp" + "pplp",
     "log_exp": "-pppl",
     "scatter": "-pplqpp",
     "checksum": "Qqqq",

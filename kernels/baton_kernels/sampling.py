@@ -18,6 +18,7 @@ class Drawn(NamedTuple):
     logprobs: Array  # float32 [rows]
     top_ids: Array  # int32 [rows, largest n_top], -1 beyond a row's own n_top
     top_logprobs: Array  # float32, -inf beyond
+    totals: Array  # float32 [rows], what a logit of the row loses to become a logprob, in one subtraction
 
 
 def sample(
@@ -45,7 +46,8 @@ def sample(
         raise KernelError("adjusted, adjusted_rows: give both or neither")
     extra = 0 if adjusted is None else len(adjusted)
     most = 0 if n_top is None or rows == 0 else min(max(int(n_top.max()), 0), vocab)
-    drawn = Drawn(np.empty(rows, I32), np.empty(rows, F32), np.empty((rows, most), I32), np.empty((rows, most), F32))
+    tops = np.empty((rows, most), I32), np.empty((rows, most), F32)
+    drawn = Drawn(np.empty(rows, I32), np.empty(rows, F32), *tops, np.empty(rows, F32))
     one = (rows,)
     check(
         load().sample_adjusted(
@@ -71,6 +73,7 @@ def sample(
             None if adjusted is None else pointer("adjusted", adjusted, F32, (extra, vocab)),
             None if adjusted_rows is None else pointer("adjusted_rows", adjusted_rows, I32, one),
             extra,
+            drawn.totals.ctypes.data,
         )
     )
     return drawn

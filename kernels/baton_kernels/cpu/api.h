@@ -151,11 +151,12 @@ const char* baton_sample(const float* logits, long rows, long vocab, const float
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
                          const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs, int32_t* top_ids, float* top_logprobs);
 // As baton_sample. Row r is drawn from row adjusted_rows[r] of `adjusted`, unless that is -1; logprobs are always of `logits`.
+// totals[r] is what the logits of row r lose to become logprobs, in one subtraction; null: it is not wanted.
 const char* baton_sample_adjusted(const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k,
                                   const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
                                   const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
                                   const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs, int32_t* top_ids,
-                                  float* top_logprobs, const float* adjusted, const int32_t* adjusted_rows, long adjusted_count);
+                                  float* top_logprobs, const float* adjusted, const int32_t* adjusted_rows, long adjusted_count, float* totals);
 void baton_log_exp(const float* x, float* logs, float* exps, long n);
 
 // If `to` is null, it only computes the checksums.

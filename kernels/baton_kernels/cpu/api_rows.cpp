@@ -140,7 +140,7 @@ const char* baton_sample_adjusted(const float* logits, long rows, long vocab, co
                          const float* top_p, const float* min_p, const uint64_t* seed, const int32_t* choice,
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
                          const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs, int32_t* top_ids, float* top_logprobs,
-                                  const float* adjusted, const int32_t* adjusted_rows, long adjusted_count) try {
+                                  const float* adjusted, const int32_t* adjusted_rows, long adjusted_count, float* totals) try {
     for (long i = 0; i < banned_count; ++i)
         if (banned[i] < 0 || banned[i] >= vocab) return "banned: an id lies outside the vocabulary";
     for (long r = 0; banned_starts && r < rows; ++r)
@@ -151,7 +151,7 @@ const char* baton_sample_adjusted(const float* logits, long rows, long vocab, co
     const Turn turn;
     reserve_scratch(static_cast<size_t>(round_up(vocab, 16)) * 5 * 4);
     const SampleCall call{logits, adjusted, adjusted_rows, temperature, top_p, min_p, top_k, choice, position, seed, banned, banned_starts, n_top,
-                          rows, vocab, n_max, tokens, logprobs, top_ids, top_logprobs};
+                          rows, vocab, n_max, tokens, logprobs, top_ids, top_logprobs, totals};
     const Body& body = body_for(kSample);
     over_rows(rows, vocab, [&](long r, int thread) { body.sample(call, r, thread_scratch(thread)); });
     return nullptr;
@@ -164,7 +164,7 @@ const char* baton_sample(const float* logits, long rows, long vocab, const float
                          const int32_t* position, const int32_t* banned, const int32_t* banned_starts, long banned_count,
                          const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs, int32_t* top_ids, float* top_logprobs) {
     return baton_sample_adjusted(logits, rows, vocab, temperature, top_k, top_p, min_p, seed, choice, position, banned, banned_starts,
-                                 banned_count, n_top, n_max, tokens, logprobs, top_ids, top_logprobs, nullptr, nullptr, 0);
+                                 banned_count, n_top, n_max, tokens, logprobs, top_ids, top_logprobs, nullptr, nullptr, 0, nullptr);
 }
 
 void baton_log_exp(const float* x, float* logs, float* exps, long n) {

@@ -133,6 +133,7 @@ struct SampleCall {
     float* logprobs;
     int32_t* top_ids;
     float* top_logprobs;
+    float* totals;  // the logarithm of the sum of each row's exponentials; null: not wanted
 };
 
 struct Body {

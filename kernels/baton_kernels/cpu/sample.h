@@ -139,6 +139,7 @@ static void sample(const SampleCall& call, long row, float* scratch) {
     }
     call.tokens[row] = static_cast<int32_t>(token);
     call.logprobs[row] = x[token] - log_total;
+    if (call.totals) call.totals[row] = log_total;
     const long wanted = call.n_top ? least(call.n_top[row], least(call.n_max, vocab)) : 0;
     if (wanted > 0) best_of(x, vocab, wanted, ids, best, keys);
     for (long i = 0; i < call.n_max; ++i) {

@@ -95,6 +95,8 @@ CPP: dict[str, Mutant] = {
     "all adjusted rows are the first": Mutant("call.adjusted + own * vocab", "call.adjusted"),
     "the maximum of the row that is not adjusted": Mutant("own < 0 ? top : row_max(y, vocab)", "top"),
     "logprobs of adjusted logits": Mutant("x[token] - log_total", "y[token] - log_total"),
+    "the total of a row is its maximum": Mutant("call.totals[row] = log_total", "call.totals[row] = top"),
+    "the total of the first row": Mutant("call.totals[row] =", "call.totals[0] ="),
     "logprobs behind the temperature": Mutant(
         "x[token] - log_total", "(heat > 0.0f ? x[token] / heat : x[token]) - log_total"
     ),
@@ -217,10 +219,10 @@ extern "C" __attribute__((visibility("default"))) const char* mutant_NUMBER(
     const float* logits, long rows, long vocab, const float* temperature, const int32_t* top_k, const float* top_p,
     const float* min_p, const uint64_t* seed, const int32_t* choice, const int32_t* position, const int32_t* banned,
     const int32_t* banned_starts, long, const int32_t* n_top, long n_max, int32_t* tokens, float* logprobs,
-    int32_t* top_ids, float* top_logprobs, const float* adjusted, const int32_t* adjusted_rows, long) {
+    int32_t* top_ids, float* top_logprobs, const float* adjusted, const int32_t* adjusted_rows, long, float* totals) {
     const baton::SampleCall call{
         logits, adjusted, adjusted_rows, temperature, top_p, min_p, top_k, choice, position, seed, banned,
-        banned_starts, n_top, rows, vocab, n_max, tokens, logprobs, top_ids, top_logprobs};
+        banned_starts, n_top, rows, vocab, n_max, tokens, logprobs, top_ids, top_logprobs, totals};
     std::vector<float> scratch(5 * baton::round_up(vocab, 16) + 16);
     for (long r = 0; r < rows; ++r) baton::mNUMBER::sample(call, r, scratch.data());
     return nullptr;

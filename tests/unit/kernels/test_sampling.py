@@ -53,6 +53,8 @@ def test_every_body_draws_the_same_tokens_and_logprob_bits(vocab, settings, rng,
         best = np.argsort(-logits[row], kind="stable")[:n]
         assert np.array_equal(drawn.top_ids[row, :n], best) and (drawn.top_ids[row, n:] == -1).all()
         assert np.allclose(drawn.top_logprobs[row, :n], expected[row, best], atol=2e-5)
+        assert np.array_equal(drawn.top_logprobs[row, :n], logits[row, best] - drawn.totals[row])
+    assert np.array_equal(drawn.logprobs, logits[np.arange(9), drawn.tokens] - drawn.totals)
 
 
 def test_greedy_takes_the_lowest_id_among_equals():

@@ -63,6 +63,21 @@ def test_named_tokens_have_the_logprobs_that_a_list_of_all_has() -> None:
     assert odd[0] == -np.inf and np.isnan(odd[1])
 
 
+def test_named_tokens_cost_no_list_however_unlikely_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes, kernel = list[tuple[int, ...]](), baton_kernels.sample
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        drawn = kernel(*args, **kwargs)
+        shapes.append(drawn.top_ids.shape)
+        return drawn
+
+    monkeypatch.setattr(baton_kernels, "sample", counted)
+    logits = draw(12, rows=2)
+    named = Sampling(temperature=0.7, seed=5, top_logprobs=3, logprob_ids=(int(logits[0].argmin()), 7))
+    sample([piece(named), piece(replace(named, temperature=0.0), key=2)], logits)
+    assert shapes == [(2, 0)], "the one call that draws the tokens has their logprobs, too"
+
+
 def test_a_row_that_lists_the_whole_vocabulary_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, shapes = draw(13, rows=3), list[tuple[int, ...]]()
     logits[0, 7] = -np.inf
