@@ -13,7 +13,8 @@ march() {
     case $1 in
         dispatch | pool) echo "-march=x86-64" ;;
         body_avx512bf16) echo "-march=x86-64-v4 -mavx512bf16" ;;
-        body_amx) echo "-march=x86-64-v4 -mamx-tile -mamx-bf16" ;;
+        body_avx512vnni) echo "-march=x86-64-v4 -mavx512vnni" ;;
+        body_amx) echo "-march=x86-64-v4 -mamx-tile -mamx-bf16 -mamx-int8" ;;
         body_avx512) echo "-march=x86-64-v4" ;;
         *) echo "-march=x86-64-v3" ;;
     esac
