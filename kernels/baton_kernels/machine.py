@@ -13,7 +13,7 @@ OPERATIONS = (
     "product.pairs",  # up to four rows
     "product.pairs.many",
     "product.amx",
-    "product.integers",  # up to four rows
+    "product.integers",  # few rows, or groups of less than 64 inputs
     "product.integers.many",
     "attention.fp32",
     "attention.pairs",

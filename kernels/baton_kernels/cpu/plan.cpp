@@ -43,9 +43,15 @@ long balanced_share(long panels, long blocks, long threads, long fewest, long wi
     return best;
 }
 
+// Whether tiles, where the machine has them, are worth their loads: a group fills their depth, and rows more than half of their height.
+bool fills_tiles(const ProductCall& call) {
+    const Form& form = *call.form;
+    return call.rows > kTile / 2 && (!is_grouped(form) || form.group >= kDeep);
+}
+
 const Body& product_body(const ProductCall& call) {
     const Operation pairs = call.rows <= kFewRows ? kProductPairs : kProductPairsMany;
-    const Operation integers = call.rows <= kFewRows && forced_body() < 0 ? kProductIntegers : kProductIntegersMany;  // tests mean the body that they force
+    const Operation integers = fills_tiles(call) || forced_body() >= 0 ? kProductIntegersMany : kProductIntegers;  // tests mean the body that they force
     const int32_t scheme = call.form->scheme;
     return body_for(scheme == kDenseFp32 ? kProductFp32 : scheme == kDensePairs ? pairs : scheme == kDenseAmx ? kProductAmx : integers);
 }
