@@ -4,6 +4,8 @@ Inputs are rounded one after the other, the most important first; what is lost a
 left, as far as inputs that go together with it allow (Frantar et al., GPTQ, arXiv 2210.17323). Zeros and factors of the
 groups are chosen before, from the weights as they were."""
 
+import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ from baton_kernels import Integers, MatrixForm
 from engine.integers.rounding import NIBBLES, Floats, best_steps, inverse, row_scales
 
 _DAMPING = 0.01  # share of the mean importance, added to each: inputs that hardly occur decide nothing
+_WIDE = 1024  # inputs from which a matrix of their moments is worth a call to the system
 _BLOCK = 64  # inputs after which those behind them are changed at once
 
 
@@ -42,11 +45,19 @@ class Compensation:
         order = np.argsort(-importance, kind="stable")
         ordered = exact[np.ix_(order, order)]
         del exact
+        if width >= _WIDE:
+            _give_back()
         inverted = np.linalg.inv(ordered)
         del ordered
         lower = np.linalg.cholesky(inverted)
         del inverted
         return cls(seen, order, np.ascontiguousarray(lower.T, np.float32))
+
+
+def _give_back() -> None:
+    """Rows of many windows lie in the heap between what lives on; the system gets the pages of the freed ones back."""
+    with suppress(OSError, AttributeError):  # another C library than glibc has no such call
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def compensated(form: MatrixForm, weights: Floats, inputs: Compensation) -> Integers:

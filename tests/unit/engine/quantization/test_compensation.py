@@ -3,7 +3,9 @@
 import tracemalloc
 
 import numpy as np
+import pytest
 
+from engine.quantization import compensated
 from engine.quantization.compensated import Compensation
 from engine.quantization.inputs import LayerInputs
 
@@ -46,3 +48,13 @@ def test_matrices_with_the_same_inputs_share_what_is_made_of_them() -> None:
     assert inputs.compensation("qkv", 64) is first is not inputs.compensation("o", 64)
     unseen = inputs.compensation("experts_down.3", 64)
     assert not unseen.importance.any() and (np.diag(unseen.spread) > 0).all()
+
+
+def test_the_system_gets_freed_rows_back_before_wide_moments_are_inverted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed rows that stay in the heap would take a third more than the matrices."""
+    calls = list[str]()
+    monkeypatch.setattr(compensated, "_give_back", lambda: calls.append("back"))
+    monkeypatch.setattr(compensated, "_WIDE", WIDTH)
+    for width in (WIDTH, WIDTH // 2):
+        Compensation.of([rows(width)], width)
+    assert calls == ["back"]
