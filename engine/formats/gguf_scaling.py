@@ -1,5 +1,6 @@
 """How a GGUF file stretches its rope, in the words of Hugging Face's `rope_scaling`."""
 
+from math import isclose, log
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 from engine.formats.errors import ModelError
 from engine.formats.gguf_file import GgufFile
 
+_NEAR = 1e-4
 _WITHOUT = "Take a file without it, or the model's safetensors."
 _FREQUENCIES = "rope_freqs.weight"  # factors of llama 3's rotary table
 _LONG, _SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -20,7 +22,7 @@ _READ = (
 # Settings for which Hugging Face has no field, with the values that change nothing.
 _NEUTRAL = {
     "scaling.attn_factor": (1.0,),
-    "scaling.yarn_attn_factor": (1.0,),
+    "scaling.yarn_attn_factor": (1.0,),  # beside yarn the number that yarn has without it
     "scaling.yarn_ext_factor": (1.0, -1.0),
     "scaling.yarn_log_multiplier": (0.0,),
     "scaling.alpha": (0.0,),
@@ -30,13 +32,18 @@ _NEUTRAL = {
 def refuse_other_ropes(file: GgufFile, arch: str, *, own_attention: bool) -> None:
     """Raises ModelError for a setting of the rope that would be ignored. `own_attention`: the family reads the factor
     of attention."""
-    prefix = f"{arch}.rope."
-    for key in file.metadata:
+    prefix, neutral = f"{arch}.rope.", dict(_NEUTRAL)
+    kind, factor = _kind_and_factor(file, arch)
+    if kind == "yarn":
+        neutral["scaling.yarn_attn_factor"] = (1 + 0.1 * log(max(factor, 1.0)),)
+    for key, value in file.metadata.items():
         name = key.removeprefix(prefix)
         if not key.startswith(prefix) or name in _READ or (own_attention and name == "scaling.attn_factor"):
             continue
-        value = file.metadata[key]
-        if name not in _NEUTRAL or value not in _NEUTRAL[name]:
+        fits = isinstance(value, int | float) and any(
+            isclose(value, one, rel_tol=_NEAR) for one in neutral.get(name, ())
+        )
+        if not fits:
             said = f"{value!r}"[:80]
             raise ModelError(file.path, key, f"is {said}, which Baton does not compute", _WITHOUT)
 

@@ -4,6 +4,10 @@ Inputs are rounded one after the other, the most important first; what is lost a
 left, as far as inputs that go together with it allow (Frantar et al., GPTQ, arXiv 2210.17323). Zeros and factors of the
 groups are chosen before, from the weights as they were."""
 
+import ctypes
+from contextlib import suppress
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,18 +15,60 @@ from baton_kernels import Integers, MatrixForm
 from engine.integers.rounding import NIBBLES, Floats, best_steps, inverse, row_scales
 
 _DAMPING = 0.01  # share of the mean importance, added to each: inputs that hardly occur decide nothing
+_WIDE = 1024  # inputs from which a matrix of their moments is worth a call to the system
 _BLOCK = 64  # inputs after which those behind them are changed at once
 
 
-def compensated(form: MatrixForm, weights: Floats, moments: Floats) -> Integers:
-    """`weights` [n, k] in the form int4. `moments` [k, k]: sum of the products of each two inputs."""
-    groups = weights.shape[1] // form.group
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """The inputs of some matrices, and how an error at one of them is made up for at the others."""
+
+    importance: Floats  # [k]
+    order: NDArray[np.int64]  # [k], the most important one first
+    spread: Floats  # [k, k], in this order: a row has the shares of those behind it
+
+    @classmethod
+    def of(cls, rows: list[Floats], width: int) -> "Compensation":
+        """`rows`: what the matrices read, [some, width] each; none for an expert that no row chose. The list is empty
+        afterwards. Wide matrices take hundreds of megabytes in double precision, so each is dropped as soon as the next
+        one is made of it."""
+        moments = np.zeros((width, width), np.float32)  # the sum of the products of each two inputs
+        while rows:
+            some = rows.pop(0)
+            moments += some.T @ some
+        seen, exact = np.diag(moments).copy(), moments.astype(np.float64)
+        del moments
+        importance = np.diag(exact).copy()
+        never = importance == 0
+        exact[never, never] = importance[never] = 1.0 if never.all() else importance[~never].mean()
+        exact[np.diag_indices_from(exact)] += _DAMPING * importance.mean()
+        order = np.argsort(-importance, kind="stable")
+        ordered = exact[np.ix_(order, order)]
+        del exact
+        if width >= _WIDE:
+            _give_back()
+        inverted = np.linalg.inv(ordered)
+        del ordered
+        lower = np.linalg.cholesky(inverted)
+        del inverted
+        return cls(seen, order, np.ascontiguousarray(lower.T, np.float32))
+
+
+def _give_back() -> None:
+    """Rows of many windows lie in the heap between what lives on; the system gets the pages of the freed ones back."""
+    with suppress(OSError, AttributeError):  # another C library than glibc has no such call
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def compensated(form: MatrixForm, weights: Floats, inputs: Compensation) -> Integers:
+    """`weights` [n, k] in the form int4."""
+    groups, order, spread = weights.shape[1] // form.group, inputs.order, inputs.spread
     scales = row_scales(weights)
     scaled = weights * inverse(scales)[:, None]
-    importance = np.diag(moments).reshape(groups, form.group)
+    importance = inputs.importance.reshape(groups, form.group)
     steps = best_steps(scaled.reshape(-1, groups, form.group), importance / max(importance.mean(), 1e-30))
-    order, spread = _order_and_spread(moments)
     rest, nibbles = np.ascontiguousarray(scaled.T[order]), np.empty(scaled.shape[::-1], np.int8)
+    del scaled
     group_of = order // form.group
     for first in range(0, len(order), _BLOCK):
         last = min(first + _BLOCK, len(order))
@@ -38,15 +84,3 @@ def compensated(form: MatrixForm, weights: Floats, moments: Floats) -> Integers:
         rest[last:] -= spread[first:last, last:].T @ errors
     values = np.ascontiguousarray(nibbles.T)
     return Integers(form, values, scales, steps.zeros.astype(np.int8), steps.factors.astype(np.uint8))
-
-
-def _order_and_spread(moments: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """The inputs, most important first, and for each how its error is made up for at those behind it [k, k]."""
-    exact = moments.astype(np.float64)
-    importance = np.diag(exact).copy()
-    never = importance == 0
-    exact[never, never] = importance[never] = 1.0 if never.all() else importance[~never].mean()
-    exact[np.diag_indices_from(exact)] += _DAMPING * importance.mean()
-    order = np.argsort(-importance, kind="stable")
-    upper = np.linalg.cholesky(np.linalg.inv(exact[np.ix_(order, order)])).T
-    return order, np.ascontiguousarray(upper, np.float32)

@@ -149,7 +149,7 @@ class _Work:
     def _rounded(self, tensor: LayerTensor, weights: Floats, inputs: LayerInputs) -> Integers:
         form = self._form(tensor)
         if form.scheme == "int4":
-            return compensated(form, weights, inputs.moments(tensor.inputs, tensor.columns))
+            return compensated(form, weights, inputs.compensation(tensor.inputs, tensor.columns))
         return rounded(form, len(weights), weights.shape[1], lambda first, last: weights[first:last])
 
     def _form(self, tensor: LayerTensor) -> MatrixForm:

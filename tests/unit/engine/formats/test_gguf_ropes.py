@@ -62,6 +62,7 @@ LINEAR = {"rope_type": "linear", "factor": 2.0}
             },
             HF_YARN | {"beta_fast": 16.0, "beta_slow": 2.0},
         ),
+        ({f"scaling.{key}": value for key, value in (YARN | {"yarn_attn_factor": 1.138629436}).items()}, HF_YARN),
         ({"dimension_count": DIM, "scaling.finetuned": True, "scaling.original_context_length": 64}, None),
     ],
 )
@@ -90,6 +91,13 @@ def test_a_key_has_the_effect_of_its_field(
 def test_a_key_that_would_be_ignored_is_refused_by_name(key: str, value: Any, made: Made, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=f"tiny.gguf: llama.rope.{key}: "):
         opened(tmp_path, made, {f"llama.rope.{key}": value})
+
+
+def test_a_factor_of_attention_that_yarn_does_not_have_is_refused_by_name(made: Made, tmp_path: Path) -> None:
+    """The converter writes the folder's `attention_factor` there, and 1 is another number than yarn's own."""
+    keys = {f"llama.rope.scaling.{key}": value for key, value in (YARN | {"yarn_attn_factor": 1.0}).items()}
+    with pytest.raises(ModelError, match=r"llama\.rope\.scaling\.yarn_attn_factor: is 1"):
+        opened(tmp_path, made, keys)
 
 
 def factors(rope: Rope) -> tuple[str, tuple[int, ...], bytes]:

@@ -20,7 +20,7 @@ from engine.integers.rounding import rounded
 from engine.loading.loaded import load_model
 from engine.model.weights import open_weights
 from engine.quantization.cached import in_four_bits
-from engine.quantization.compensated import compensated
+from engine.quantization.compensated import Compensation, compensated
 from engine.quantization.folder import quantize
 from engine.quantization.own_text import own_text
 from engine.quantization.text import sample_text, token_ids, windows_of
@@ -107,7 +107,7 @@ def test_rounding_with_compensation_changes_outputs_less_than_the_nearest_values
     inputs = (rng.standard_normal((500, 128)) @ rng.standard_normal((128, 128)) * 0.1).astype(np.float32)
     form = MatrixForm("int4", group=32)
     near = dequantized(rounded(form, 96, 128, lambda first, last: weights[first:last]))
-    ours = compensated(form, weights, inputs.T @ inputs)
+    ours = compensated(form, weights, Compensation.of([inputs], 128))
     exact = inputs @ weights.T
     off = [np.square(inputs @ each.T - exact).mean() for each in (dequantized(ours), near)]
     assert off[0] < 0.7 * off[1]
@@ -119,7 +119,7 @@ def test_rounding_with_compensation_changes_outputs_less_than_the_nearest_values
 def test_weights_and_inputs_of_nothing_but_zeros_are_rounded() -> None:
     form = MatrixForm("int4", group=32)
     nothing = np.zeros((32, 64), np.float32)
-    assert not dequantized(compensated(form, nothing, np.zeros((64, 64), np.float32))).any()
+    assert not dequantized(compensated(form, nothing, Compensation.of([], 64))).any()
 
 
 def test_four_bits_are_made_once_and_kept(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""The inputs of a layer, and how errors at them are made up for: what is kept, and the memory that it takes."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from engine.quantization import compensated
+from engine.quantization.compensated import Compensation
+from engine.quantization.inputs import LayerInputs
+
+WIDTH = 256
+MATRIX = WIDTH * WIDTH * 8  # bytes in double precision
+
+
+def rows(width: int = WIDTH) -> "np.ndarray[tuple[int, int], np.dtype[np.float32]]":
+    rng = np.random.default_rng(6)
+    return (rng.standard_normal((3 * width, width)) @ rng.standard_normal((width, width))).astype(np.float32)
+
+
+def test_errors_are_spread_by_the_inverse_of_the_moments() -> None:
+    given = rows(48)
+    found, moments = Compensation.of([given], 48), given.T @ given
+    exact = moments.astype(np.float64) + 0.01 * np.diag(moments).mean() * np.eye(48)
+    ordered = exact[np.ix_(found.order, found.order)]
+    assert (np.diff(np.diag(ordered)) <= 0).all() and (found.importance == np.diag(moments)).all()
+    assert np.allclose(found.spread.T.astype(np.float64) @ found.spread @ ordered, np.eye(48), atol=1e-3)
+    assert not np.tril(found.spread, -1).any()
+
+
+def test_no_more_than_two_matrices_in_double_precision_are_held() -> None:
+    given = rows()
+    Compensation.of([given], WIDTH)
+    tracemalloc.start()
+    try:
+        Compensation.of([given], WIDTH)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert 2 * MATRIX < peak < 2.5 * MATRIX
+
+
+def test_matrices_with_the_same_inputs_share_what_is_made_of_them() -> None:
+    inputs, rng = LayerInputs(), np.random.default_rng(7)
+    for name in ("qkv", "o"):
+        inputs.heard(name, rng.standard_normal((80, 64)).astype(np.float32))
+    first = inputs.compensation("qkv", 64)
+    assert inputs.compensation("qkv", 64) is first is not inputs.compensation("o", 64)
+    unseen = inputs.compensation("experts_down.3", 64)
+    assert not unseen.importance.any() and (np.diag(unseen.spread) > 0).all()
+
+
+def test_the_system_gets_freed_rows_back_before_wide_moments_are_inverted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Freed rows that stay in the heap would take a third more than the matrices."""
+    calls = list[str]()
+    monkeypatch.setattr(compensated, "_give_back", lambda: calls.append("back"))
+    monkeypatch.setattr(compensated, "_WIDE", WIDTH)
+    for width in (WIDTH, WIDTH // 2):
+        Compensation.of([rows(width)], width)
+    assert calls == ["back"]
