@@ -188,9 +188,9 @@ static void write_out(const ProductCall& call, const IntegerUnit& u, long t, lon
 }
 
 // Where the thread reads on after a panel: in the next one of the unit or, most likely, of the next unit. Null: nowhere.
-INLINE const char* panel_after(const IntegerUnit& u, long half, long p) {
+INLINE const char* panel_after(const IntegerUnit& u, long half, long p, const char* after) {
     if (++p == u.p1 && ++half < u.halves) p = u.p0;
-    return u.panel(half % u.halves, p < u.panels ? p : u.p0);
+    return p >= u.panels && after ? after : u.panel(half % u.halves, p < u.panels ? p : u.p0);
 }
 
 // Adds the products of the inputs k0 .. k1 of a panel to the sums of the unit's rows. `next` is read after them.
@@ -241,7 +241,7 @@ static void product_integer(const ProductCall& call, long unit, float* scratch) 
         const long from = segment * length, to = from + length;
         for (long k = from; k < to; k += call.depth) {
             const long end = least(k + call.depth, to);
-            const char* next = end < (lone ? u.kp : to) ? u.weights(half, p, end) : panel_after(u, half, p) + weights_at(u.form, u.at, lone ? 0 : from);
+            const char* next = end < (lone ? u.kp : to) ? u.weights(half, p, end) : panel_after(u, half, p, call.after) + weights_at(u.form, u.at, lone ? 0 : from);
             add_stretch(call, u, half, p, k, end, k == from, next, wide);
         }
         for (long t = u.t0; t < u.t1; ++t) end_segment(call, u, half, p, t, segment);
