@@ -1,8 +1,9 @@
 """Reports on the rows of an examined prompt: logprobs of the tokens that follow them, or a pooled hidden state.
 
 docs/examinations.md has the whole. A logprob has the bits that decode would give the same token: the sampling kernel
-gives the total of a row, and the token's logit loses it in the kernel's own subtraction. Logits are made for a slice of rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A
-mean is a chain of additions, row after row, so that chunks do not change it."""
+gives the total of a row, and the token's logit loses it in the kernel's own subtraction. Logits are made for a slice of
+rows at a time, so a long prompt over a large vocabulary needs no more memory than a batch in decode. A mean is a chain
+of additions, row after row, so that chunks do not change it."""
 
 from collections.abc import Callable, Sequence
 

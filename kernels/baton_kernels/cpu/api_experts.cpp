@@ -1,6 +1,7 @@
 // The C functions of mixtures of experts. The rows of a step are sorted by expert, and each expert that a row chose is read
 // once for all its rows. Two products follow each other, of all experts together: their units are one list, which threads
-// share, so that small experts keep all threads at work. A row's result depends on no other row: each product has its bits
+// share, so that small experts keep all threads at work. Units are as large as the list allows, and at the end of an expert
+// a thread prefetches the next one. A row's result depends on no other row: each product has its bits
 // in whatever company, and the sum over a row's experts goes by their rank.
 #include <algorithm>
 #include <new>
@@ -126,9 +127,11 @@ void pack(std::vector<Group>& groups, Call call, bool small) {
 
 void multiply(std::vector<Group>& groups, Call call) {
     size_t most = 0;
-    for (Group& group : groups) {
-        group.units = cut_units(group.*call);
-        most = std::max(most, unit_bytes(group.*call));
+    for (size_t g = 0; g < groups.size(); ++g) {
+        ProductCall& one = groups[g].*call;
+        groups[g].units = cut_units(one, static_cast<long>(groups.size()));
+        one.after = g + 1 < groups.size() ? static_cast<const char*>((groups[g + 1].*call).weights) : nullptr;
+        most = std::max(most, unit_bytes(one));
     }
     reserve_scratch(most);
     over_groups(groups, false, [](Group& g) { return g.units; }, [&](Group& g, long unit, int thread) { run_unit(g.*call, unit, thread); });

@@ -60,6 +60,7 @@ struct ProductCall {
     float* x_scales;           // [tile][block][row]
     int32_t* x_sums;           // [tile][group][row]
     int32_t* x_begins;         // the same, times what unsigned weights have too much, negative: so the sum of a group begins
+    const char* after;         // weights that the thread most likely reads behind the last panel; null: unknown
 };
 
 static inline const float* row_of(const ProductCall& call, long r) { return call.x + (call.rows_of ? call.rows_of[r] : r) * call.k; }

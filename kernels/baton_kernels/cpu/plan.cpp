@@ -102,7 +102,7 @@ size_t cut_rows(ProductCall& call) {
     return bytes.words + bytes.scales + 2 * bytes.sums;
 }
 
-long cut_units(ProductCall& call) {
+long cut_units(ProductCall& call, long calls) {
     const Body& body = product_body(call);
     const bool dense = is_dense(*call.form);
     const Path path = static_cast<Path>(call.form->scheme);
@@ -122,10 +122,13 @@ long cut_units(ProductCall& call) {
     const bool deep = tiles && many && call.block_tiles * kTile * kp * (dense ? 2 : 1) > 1 << 20;
     const long widest = !many ? 32 : deep ? 14 : tiles ? 2 : 8;
     if (tiles) {
-        call.chunk_panels = panels * blocks / (threads * (deep ? 1 : 6));
-        call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, widest);
+        call.chunk_panels = panels * blocks * calls / (threads * (deep ? 1 : 6));
+        call.chunk_panels = call.chunk_panels < 1 ? 1 : least(call.chunk_panels, least(widest, panels));
     } else {
-        call.chunk_panels = balanced_share(panels, blocks, threads, many ? 10 : 12, widest);
+        // Where calls share a list, each gives its part of the units, and a unit may be a whole call.
+        const long units = many ? 10 : 12;
+        call.chunk_panels = calls == 1 ? balanced_share(panels, blocks, threads, units, widest)
+                                       : balanced_share(panels, blocks, 1, (units * threads + calls - 1) / calls, least(widest, panels));
     }
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
     return blocks * call.chunks;

@@ -9,7 +9,8 @@ constexpr long kSmall = 1 << 14;  // calls of at most so many elements wake no t
 
 void take(ProductCall&, const void* packed);  // names the form of a call and the place of its panels
 size_t cut_rows(ProductCall&);                // decides how the rows are packed; returns the bytes that they take
-long cut_units(ProductCall&);                 // decides how panels and tiles become units; returns how many there are
+// Decides how panels and tiles become units; returns how many there are. `calls`: how many calls give the threads one list.
+long cut_units(ProductCall&, long calls = 1);
 size_t unit_bytes(const ProductCall&);        // scratch memory of a unit
 void place_rows(ProductCall&, char* at);      // rows are packed, or have been packed, at this place
 void pack_tile(const ProductCall&, long tile);

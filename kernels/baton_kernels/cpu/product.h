@@ -106,13 +106,13 @@ struct Unit {
 };
 
 // The stretch of weights that this thread multiplies after this one; after the last stretch of a unit, the first stretch
-// of the unit that the thread most likely takes next. Null if the call has no more.
+// of the unit that the thread most likely takes next, which is the next call's behind the last panel. Null: unknown.
 INLINE const char* following(const ProductCall& call, Path path, const Unit& u, long k0, long half, long p) {
     if (++p == u.p1) {
         p = u.p0;
         if (++half == u.halves) half = 0, k0 += call.depth;
         if (k0 >= u.kp) k0 = 0, p = u.p1;
-        if (p >= u.panels) return nullptr;
+        if (p >= u.panels) return call.after;
     }
     return static_cast<const char*>(call.weights) + ((half * u.panels + p) * u.kp + k0) * kPanel * element_bytes(path);
 }

@@ -109,10 +109,10 @@ static void write_out(const ProductCall& call, const IntegerUnit& u, long t, lon
     }
 }
 
-// Where the thread reads on after a panel: in the next one of the unit or, most likely, of the next unit. Null: nowhere.
-INLINE const char* panel_after(const IntegerUnit& u, long half, long p) {
+// Where the thread reads on after a panel: in the next one of the unit or, most likely, of the next unit, or in the call after this one.
+INLINE const char* panel_after(const IntegerUnit& u, long half, long p, const char* after) {
     if (++p == u.p1 && ++half < u.halves) p = u.p0;
-    return u.panel(half % u.halves, p < u.panels ? p : u.p0);
+    return p >= u.panels && after ? after : u.panel(half % u.halves, p < u.panels ? p : u.p0);
 }
 
 // Computes a unit: `add` adds the products of the inputs k0 .. k1 of a panel to the sums of all its rows, and may prefetch
@@ -124,7 +124,7 @@ INLINE void integer_unit(const ProductCall& call, const IntegerUnit& u, bool lon
         const long from = segment * length, to = from + length;
         for (long k = from; k < to; k += call.depth) {
             const long end = least(k + call.depth, to);
-            const char* next = end < (lone ? u.kp : to) ? u.weights(half, p, end) : panel_after(u, half, p) + weights_at(u.form, u.at, lone ? 0 : from);
+            const char* next = end < (lone ? u.kp : to) ? u.weights(half, p, end) : panel_after(u, half, p, call.after) + weights_at(u.form, u.at, lone ? 0 : from);
             add(half, p, k, end, k == from, next);
         }
         for (long t = u.t0; t < u.t1; ++t) end_segment(call, u, half, p, t, segment);
