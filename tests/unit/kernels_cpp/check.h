@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../../../kernels/baton_kernels/cpu/api.h"
+#include "../../../kernels/baton_kernels/cpu/form.h"
 
 inline int failures = 0;
 inline const char* current = "";
@@ -61,8 +62,8 @@ inline bool same(float a, float b) { return std::memcmp(&a, &b, 4) == 0; }
 
 template <class Function>
 void under_every_body(Function function) {
-    static const char* const names[] = {"plain", "avx2", "avx512", "avx512bf16", "amx"};
-    for (int body = 0; body < 5; ++body) {
+    static const char* const names[] = {"plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles"};
+    for (int body = 0; body < 7; ++body) {
         if (!baton_usable(body)) continue;
         current = names[body];
         baton_choose(body);
@@ -74,6 +75,16 @@ void under_every_body(Function function) {
     baton_choose(-1);
     baton_set_threads(1, nullptr);
     current = "";
+}
+
+// A dense weight [n][k], packed for a product path.
+inline std::vector<uint8_t> packed_weight(int path, const float* w, long n, long k) {
+    baton::Form form{};
+    form.n = n, form.k = k, form.scheme = path, form.segments = 1;
+    CHECK(!baton_describe(&form), "form");
+    std::vector<uint8_t> packed(static_cast<size_t>(form.bytes), 0xFF);
+    CHECK(!baton_pack(&form, 0, w, packed.data()), "pack");
+    return packed;
 }
 
 // Sets the floating-point mode of the kernels (denormals are zero) on this thread while it lives.

@@ -108,7 +108,7 @@ static void attention(const Case& c) {
         CHECK(!std::memcmp(q.data(), q_out.data(), q.size() * 4), "rotated queries, dim %ld", c.dim);
         const auto start = static_cast<int32_t>(c.start), count = static_cast<int32_t>(c.count), first = 0;
         refused = baton_attention(c.path, 0, q_out.data() + c.start * c.heads * c.dim, pool.data(), pool.size(), layer, stride, table.data(), pages,
-                                  &start, &count, &first, 1, c.count, c.heads, c.kv, c.dim, c.page_tokens, c.window, scale, 0.0f, out.data());
+                                  &start, &count, &first, 1, c.count, c.heads, c.kv, c.dim, c.page_tokens, c.window, scale, 0.0f, nullptr, out.data());
         CHECK(!refused, "%s", refused);
         for (size_t i = 0; i < out.size(); ++i)
             CHECK(same(out[i], expected[i]), "path %d dim %ld page %ld start %ld at %zu: %a, not %a", c.path, c.dim, c.page_tokens, c.start, i, out[i], expected[i]);

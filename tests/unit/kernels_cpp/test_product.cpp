@@ -1,4 +1,5 @@
-// Products, gates and embeddings against a scalar chain of std::fmaf: every bit, every body, denormals included.
+// Products, gates and embeddings against a scalar chain of std::fmaf: every bit, every body, denormals included. Products of
+// integers have their reference in Python; here all bodies give the bits of the plain one, in buffers of the exact size.
 #include "check.h"
 
 static float exp_of(float x) {
@@ -17,10 +18,9 @@ static void product(int path, long rows, long n, long k, bool extreme) {
             for (long c = 0; c < n; ++c) expected[r * n + c] = chain(path, &x[r * k], &w[c * k], k) + bias[c] + residual[r * n + c];
     }
     under_every_body([&] {
-        std::vector<uint8_t> packed(baton_pack_bytes(path, n, k), 0xFF);
-        CHECK(!baton_pack(path, 0, w.data(), n, k, packed.data()), "pack");
+        const auto packed = packed_weight(path, w.data(), n, k);
         std::vector<float> out(rows * n, kNan);
-        CHECK(!baton_product(path, x.data(), packed.data(), rows, n, k, out.data(), bias.data(), residual.data()), "product");
+        CHECK(!baton_product(x.data(), packed.data(), rows, out.data(), bias.data(), residual.data()), "product");
         for (long i = 0; i < rows * n; ++i)
             CHECK(same(out[i], expected[i]), "path %d rows %ld n %ld k %ld at %ld: %a, not %a", path, rows, n, k, i, out[i], expected[i]);
     });
@@ -39,10 +39,9 @@ static void gate(int path, long rows, long n, long k) {
             }
     }
     under_every_body([&] {
-        std::vector<uint8_t> packed(baton_pack_bytes(path, 2 * n, k));
-        baton_pack(path, 0, w.data(), 2 * n, k, packed.data());
+        const auto packed = packed_weight(path, w.data(), 2 * n, k);
         std::vector<float> out(rows * n, kNan);
-        CHECK(!baton_gated(path, x.data(), packed.data(), rows, n, k, out.data()), "gated");
+        CHECK(!baton_gated(x.data(), packed.data(), rows, out.data(), nullptr, baton::kSilu), "gated");
         for (long i = 0; i < rows * n; ++i) CHECK(same(out[i], expected[i]), "gate at %ld: %a, not %a", i, out[i], expected[i]);
     });
 }
@@ -53,15 +52,39 @@ static void embedding() {
     auto w = random.many(n * k);
     for (auto& v : w) v = to_bf16(v);
     for (int path : {0, 1, 2}) {
-        std::vector<uint8_t> packed(baton_pack_bytes(path, n, k));
-        baton_pack(path, 0, w.data(), n, k, packed.data());
+        const auto packed = packed_weight(path, w.data(), n, k);
         const std::vector<int32_t> tokens{0, 49, 31, 32};
         std::vector<float> out(tokens.size() * k, kNan);
-        CHECK(!baton_embed(path, packed.data(), tokens.data(), 4, n, k, out.data()), "embed");
+        CHECK(!baton_embed(packed.data(), tokens.data(), 4, 1.0f, out.data()), "embed");
         for (size_t t = 0; t < tokens.size(); ++t) CHECK(!std::memcmp(&out[t * k], &w[tokens[t] * k], k * 4), "token %d", tokens[t]);
         const int32_t outside = 50;
-        CHECK(baton_embed(path, packed.data(), &outside, 1, n, k, out.data()), "an id outside was accepted");
+        CHECK(baton_embed(packed.data(), &outside, 1, 1.0f, out.data()), "an id outside was accepted");
     }
+}
+
+static void integers(int scheme, int group, int segments, int offset, bool tabled, long rows, long n) {
+    baton::Form form{};
+    form.n = n, form.k = 512, form.scheme = scheme, form.group = group, form.segments = segments, form.offset = offset, form.tabled = tabled;
+    for (int i = 0; i < 16; ++i) form.table[i] = static_cast<int8_t>(tabled ? 16 * i - 120 : 0);
+    CHECK(!baton_describe(&form), "form");
+    Random random{static_cast<uint64_t>(scheme * 100 + group + rows)};
+    const bool nibbles = scheme == baton::kInt4 || scheme == baton::kInt4Groups;
+    const long groups = group ? form.k / group : 1;
+    std::vector<int8_t> values(static_cast<size_t>(n * form.k)), zeros(static_cast<size_t>(n * groups));
+    std::vector<uint8_t> factors(zeros.size()), packed(static_cast<size_t>(form.bytes), 0xFF);
+    for (auto& v : values) v = static_cast<int8_t>(nibbles ? random.next() % 16 : random.next());
+    for (auto& z : zeros) z = static_cast<int8_t>(random.next() % 16);
+    for (auto& f : factors) f = static_cast<uint8_t>(1 + random.next() % 8);
+    const auto scales = random.many(static_cast<size_t>(n * groups)), minima = random.many(scales.size()), x = random.many(static_cast<size_t>(rows * form.k));
+    const void* offsets = offset == baton::kMinimum ? static_cast<const void*>(minima.data()) : zeros.data();
+    CHECK(!baton_pack_integers(&form, values.data(), scales.data(), offsets, factors.data(), nullptr, packed.data()), "pack");
+    std::vector<float> first;
+    under_every_body([&] {
+        std::vector<float> out(static_cast<size_t>(rows * n), kNan);
+        CHECK(!baton_product(x.data(), packed.data(), rows, out.data(), nullptr, nullptr), "product");
+        if (first.empty()) first = out;
+        CHECK(!std::memcmp(first.data(), out.data(), out.size() * 4), "scheme %d group %d rows %ld n %ld", scheme, group, rows, n);
+    });
 }
 
 int main() {
@@ -76,6 +99,16 @@ int main() {
         gate(path, 50, 64, 30);
     }
     embedding();
+    for (long rows : {1L, 7L, 20L, 70L})
+        for (long n : {32L, 45L}) {
+            integers(baton::kInt8, 0, 1, 0, false, rows, n);
+            integers(baton::kInt8, 0, 4, 0, false, rows, n);
+            integers(baton::kInt4, 32, 2, 0, false, rows, n);
+            integers(baton::kInt8Groups, 64, 1, baton::kZero, false, rows, n);
+            integers(baton::kInt8Groups, 16, 1, baton::kMinimum, false, rows, n);
+            integers(baton::kInt4Groups, 128, 1, baton::kZero, false, rows, n);
+            integers(baton::kInt4Groups, 32, 1, baton::kMinimum, true, rows, n);
+        }
     std::printf("products: %d failures\n", failures);
     return failures != 0;
 }
