@@ -167,7 +167,7 @@ async def test_an_error_that_no_check_foresees_refuses_the_load_and_ends_the_req
     folders = Folders("a", "b")
     adapters = await held(folders, places=1)
     folders.broken = True
-    with pytest.raises(AdapterRefused, match="'c': c: cannot be read .OverflowError: too large"):
+    with pytest.raises(AdapterRefused, match=r"'c': c: cannot be read .OverflowError: too large"):
         await adapters.load("c", Path("c"))
     waiting = lease(adapters, "a")
     waiting.want()
