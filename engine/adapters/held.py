@@ -119,8 +119,8 @@ class HeldAdapters:
         The name means what it meant before until `assign`; meanwhile the lease keeps the content."""
         try:
             weights = await self._read(folder)
-        except (ModelError, OSError) as error:
-            raise AdapterRefused(f"adapter {name!r}: {error}") from None
+        except Exception as error:  # without an answer all loads of the gateway would wait for this one
+            raise AdapterRefused(f"adapter {name!r}: {why_unread(folder, error)}") from None
         if weights.nbytes > self._most_bytes:
             what = f"takes {weights.nbytes} bytes, and adapters may take {self._most_bytes} together"
             raise AdapterRefused(f"adapter {name!r}: {what}; raise lora_bytes")
@@ -190,13 +190,18 @@ class HeldAdapters:
                 content.reading = asyncio.get_running_loop().create_task(self._bring_back(content))
 
     async def _bring_back(self, content: _Content) -> None:
-        fault = ""
-        try:
-            weights = await self._read(content.folder)
-            if weights.digest != content.digest:
-                fault = f"{content.folder} holds another content than when the adapter was loaded"
-        except (ModelError, OSError) as error:
-            fault = str(error)
+        named = [Path(each.folder) for each in self._names.values() if each.digest == content.digest]
+        for folder in dict.fromkeys((content.folder, *named)):  # names of one content may have folders of their own
+            fault = ""
+            try:
+                weights = await self._read(folder)
+                if weights.digest != content.digest:
+                    fault = f"{folder} holds another content than when the adapter was loaded"
+            except Exception as error:  # any other error than these would leave the requests waiting for ever
+                fault = why_unread(folder, error)
+            if not fault:
+                content.folder = folder
+                break
         content.reading = None
         if fault:
             log.warning("adapter %s cannot be brought back into memory: %s", content.digest[:16], fault)
@@ -264,6 +269,14 @@ class HeldAdapters:
     def uses(self) -> Iterator[tuple[str, int]]:
         """Hashes of contents in memory with the number of requests that compute with them."""
         return ((each.digest, each.users) for each in self._contents.values() if each.weights is not None)
+
+
+def why_unread(folder: Path, error: Exception) -> str:
+    """The sentence about a folder that cannot be read; the log has the place of an error that no check foresees."""
+    if isinstance(error, ModelError | OSError):
+        return str(error)
+    log.error("%s cannot be read", folder, exc_info=error)
+    return f"{folder}: cannot be read ({type(error).__name__}: {error}); the worker's log says where"
 
 
 def no_adapters() -> HeldAdapters:

@@ -10,6 +10,7 @@ from mesh.config.small_files import UnfitFile, read_small
 
 DAMAGED = "The folder is damaged; copy or download it again."
 OTHER = "Baton cannot compute this; serve a model without it."
+_LARGEST = 2.0**127  # larger numbers are infinite in fp32
 _MOST = {"num_hidden_layers": 4096, "max_position_embeddings": 1 << 27}  # more is a mistake that would take all memory
 
 
@@ -53,8 +54,8 @@ class ConfigFields:
     def number(self, field: str, default: float | None = None) -> float:
         value = self.raw.get(field)
         value = default if value is None else value
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
-            self.refuse(field, f"{value!r} is not a positive number", DAMAGED)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < _LARGEST:
+            self.refuse(field, f"{value!r} is not a positive number that fp32 holds", DAMAGED)
         return float(value)
 
     def flag(self, field: str, default: bool) -> bool:

@@ -104,7 +104,11 @@ class InfoPages:
         return _json(LoadAnswer(sum(load.values()), **load))
 
     async def _props(self, request: Request) -> Response:
-        assets, context = self._first()
+        try:
+            name = validate_model(self._core, request.query_params.get("model") or self._core.models()[0])
+        except BatonError as error:
+            return error_page(error)
+        assets, context = self._about(name)
         template = assets.templates.get(DEFAULT)
         source = template.source if template is not None else ""
         about = f"baton {package_version()}"
@@ -113,7 +117,7 @@ class InfoPages:
 
     async def _slots(self, request: Request) -> Response:
         """Workers batch whatever fits: there is a slot for each of them, and for each request that runs."""
-        running, (_, context) = self._core.load()["running"], self._first()
+        running, (_, context) = self._core.load()["running"], self._about(self._core.models()[0])
         places = max(self._places(), running)
         return _json([ServerSlot(number, context, number < running) for number in range(places)])
 
@@ -123,9 +127,8 @@ class InfoPages:
         workers = dict(self._core.tiers())
         return _json(ServerInfo(package_version(), cards, workers, load["running"], load["waiting"]))
 
-    def _first(self) -> tuple[Assets, int]:
-        """The first model and its context."""
-        name = self._core.models()[0]
+    def _about(self, name: str) -> tuple[Assets, int]:
+        """The assets of a model, and its context."""
         assets = self._models.of(name)
         return assets, self._core.facts(name).context(assets.context_tokens)
 

@@ -129,10 +129,14 @@ class Opening:
         caller, assets = self.known(caller, plain)
         return Opened(body, plain, asked, caller, assets, self._core.facts(assets.name), self._core.limits)
 
-    async def parse(self, raw: bytes, kind: type[Body], caller: HttpCaller) -> Body:
-        """A body that is no request of the OpenAI API; the answer names its fields without effect."""
+    async def parse(
+        self, raw: bytes, kind: type[Body], caller: HttpCaller, *, without_effect: Sequence[str] = ()
+    ) -> Body:
+        """A body that is no request of the OpenAI API; the answer names its fields without effect: unknown ones, and of
+        its own those in `without_effect`."""
         names = list[str]()
         body = await self._parser.parse(raw, kind, names)
+        names += [name for name in without_effect if getattr(body, name) is not None]
         _show(Ignored.fromkeys(names), caller)
         return body
 

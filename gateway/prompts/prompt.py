@@ -125,13 +125,16 @@ def _prepare(
     return valid, template, use
 
 
-async def encode_text(assets: Assets, text: str, *, field: str, special: bool) -> tuple[int, ...]:
+async def encode_text(assets: Assets, text: str, *, field: str, special: bool, cut: bool = False) -> tuple[int, ...]:
     """Token ids of a text. A text that fits into no context is refused before it is tokenized, because tokenizing takes
-    a hundred times its memory. `special`: add the tokens that the model expects around plain text."""
+    a hundred times its memory. `special`: add the tokens that the model expects around plain text. `cut`: the caller
+    cuts the ids, so there may be more than the context holds."""
     if len(text) > assets.tokenizer.most_characters(assets.context_tokens):
         raise too_long(assets, len(text), field)
     if len(text) < LONG_CHARACTERS:
         return assets.tokenizer.encode(text, special=special)
+    if cut:
+        return await asyncio.to_thread(assets.tokenizer.encode, text, special=special)
     return await asyncio.to_thread(_encode_long, assets, text, field=field, special=special)
 
 

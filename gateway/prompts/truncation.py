@@ -37,10 +37,10 @@ def truncation_of(most: int | None, *, keep_end: bool, context: int, answer: int
 
 
 async def encode_cut(assets: Assets, text: str, cut: Truncation | None, *, field: str, special: bool) -> Ids:
-    ids = await encode_text(assets, text, field=field, special=special)
+    ids = await encode_text(assets, text, field=field, special=special, cut=cut is not None)
     if cut is None or len(ids) <= cut.tokens:
         return ids
-    plain = await encode_text(assets, text, field=field, special=False) if special else ids
+    plain = await encode_text(assets, text, field=field, special=False, cut=True) if special else ids
     around = len(ids) - len(plain)
     starts = [start for start in range(around + 1) if ids[start : start + len(plain)] == plain]
     if not starts or around >= cut.tokens:

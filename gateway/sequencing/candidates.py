@@ -61,15 +61,22 @@ def without_adapter(request: GatewayRequest, workers: Workers) -> set[int]:
     return request.lacks_adapter | {each.incarnation for each in mine if digest not in each.contents}
 
 
-def adapter_missing(request: GatewayRequest, workers: Workers) -> Unavailable | None:
+def adapter_missing(request: GatewayRequest, workers: Workers, local: Local) -> Unavailable | None:
     """The error of a request whose adapter no worker has any more that could serve it."""
-    choice = request.choice
-    mine = [each for tier in Tier for each in workers.of(choice.model).tier(tier)]
-    lacking = without_adapter(request, workers)
-    serving = [each for each in mine if each.tier is Tier.DECODE or choice.examination is not None]
-    if choice.adapter is None or not serving or any(each.incarnation not in lacking for each in serving):
+    choice, mine, lacking = request.choice, workers.of(request.choice.model), without_adapter(request, workers)
+    if choice.adapter is None:
+        return None
+    every = (Tier.PREFILL,) if local is Local.NEVER else tuple(Tier)
+    needed = (every,) if choice.examination is not None else ((Tier.DECODE,), every)  # of each, one worker needs it
+    for tiers in needed:
+        serving = [each for tier in tiers for each in mine.tier(tier)]
+        if serving and all(each.incarnation in lacking for each in serving):
+            break
+    else:
         return None
     what = f"no worker has the adapter {choice.adapter.name!r} any more as it was when the request came"
+    if request.lacks_adapter:
+        return Unavailable(f"{what}: it was unloaded, or its folder has changed; load it again")
     return Unavailable(f"{what}: it was unloaded or replaced; send the request again")
 
 
@@ -93,7 +100,7 @@ def hopeless(request: GatewayRequest, workers: Workers, local: Local, *, settled
     """Why no worker will ever take the request; None: it may wait for room, or for a worker. `settled`: every worker
     that runs has had the time to attach."""
     choice, mine = request.choice, workers.of(request.choice.model)
-    if settled and (missing := adapter_missing(request, workers)):
+    if settled and (missing := adapter_missing(request, workers, local)):
         return missing
     if settled and not mine.returns(choice.model, request.numerics) and (error := class_missing(request, workers)):
         return error

@@ -109,7 +109,7 @@ class Examining:
         if workers and not able:
             what = "the attached workers run on GPUs, which neither compute embeddings nor logprobs of prompts"
             self._host.end(request, InvalidRequest(None, f"{what}; attach a prefill worker with device = cpu"))
-        elif (missing := adapter_missing(request, self._workers)) is not None:
+        elif (missing := adapter_missing(request, self._workers, self._local)) is not None:
             self._host.end(request, missing)
         elif all_refuse_for_ever(request, able):
             field, tokens = request.choice.prompt_field, len(request.choice.prompt)

@@ -24,6 +24,7 @@ from gateway.stored.database import StoreUnusable
 from mesh.errors import InvalidRequest, Unavailable, brief
 
 MOST_LISTED, LISTED = 100, 20
+_WITHOUT_EFFECT = ("output_expires_after",)  # files have one age
 _HOURS = {"h": 1, "d": 24}
 _WINDOW = re.compile(r"([1-9]\d{0,3})([hd])")
 
@@ -43,7 +44,7 @@ class BatchPages:
         )
 
     async def _create(self, raw: bytes, caller: HttpCaller) -> bytes:
-        body: BatchRequest = await self._opening.parse(raw, BatchRequest, caller)
+        body: BatchRequest = await self._opening.parse(raw, BatchRequest, caller, without_effect=_WITHOUT_EFFECT)
         owner, now = caller.trace.admission.tenant, self._store.clock()
         if body.endpoint not in URLS:
             raise InvalidRequest(

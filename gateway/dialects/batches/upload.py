@@ -16,6 +16,7 @@ from gateway.dialects.common.out import JSON, HttpOut
 from gateway.dialects.common.plain_post import HttpHost
 from gateway.dialects.common.sse import encode
 from gateway.dialects.guard import admission_of
+from gateway.http.errors import shown_names
 from gateway.http.multipart import FormPart, MultipartReader
 from gateway.http.read import ClientGone
 from gateway.http.writing import connection_of
@@ -39,14 +40,16 @@ class FileUpload:
         id, connection = scope[REQUEST_ID], connection_of(scope)
         out = HttpOut(send, connection, id, unrecorded(), self._host.count_error)
         try:
-            record = await self._taken(scope, receive)
-            await out.whole(200, encode(record), [JSON])
+            record, ignored = await self._taken(scope, receive)
+            headers = [(b"x-baton-ignored", shown_names(ignored))] if ignored else []
+            await out.whole(200, encode(record), [JSON, *headers])
         except (ClientGone, ConnectionError):
             return
         except Exception as error:
             await out.error(client_error(_as_client_sees(error), id))
 
-    async def _taken(self, scope: Scope, receive: Receive) -> FileRecord:
+    async def _taken(self, scope: Scope, receive: Receive) -> tuple[FileRecord, list[str]]:
+        """The stored file, and the names of the form's fields without effect."""
         headers = dict(scope["headers"])
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise InvalidRequest(None, "content-encoding: send the form uncompressed")
@@ -60,7 +63,7 @@ class FileUpload:
             reader.close()
             await form.flush()
             name, purpose = form.checked()
-            return await self._store.add_file(owner, path, name=name, purpose=purpose)
+            return await self._store.add_file(owner, path, name=name, purpose=purpose), form.ignored
         finally:
             os.close(descriptor)
             await asyncio.to_thread(_remove, path)
@@ -116,6 +119,11 @@ class _Form:
     async def flush(self) -> None:
         data, self._held = bytes(self._held), bytearray()
         await asyncio.to_thread(_write, self._descriptor, data)
+
+    @property
+    def ignored(self) -> list[str]:
+        """Names of fields without effect; of `expires_after[seconds]` it is `expires_after`."""
+        return [name.partition("[")[0] for name in self._fields if name != "purpose"]
 
     def checked(self) -> tuple[str, str]:
         """Name and purpose of the file."""

@@ -34,7 +34,7 @@ class BatchRequest(msgspec.Struct, kw_only=True):
     endpoint: str | None = None
     completion_window: str | None = None
     metadata: dict[str, str] | None = None
-    output_expires_after: dict[str, Any] | None = None  # changes nothing: files have one age
+    output_expires_after: dict[str, Any] | None = None  # without effect: files have one age
 
 
 class BatchPage(msgspec.Struct, kw_only=True):

@@ -96,7 +96,8 @@ class OllamaPages:
         return encode(OllamaModel(modelfile, "", source, _UNKNOWN, about, capabilities_of(assets)))
 
     async def _embed(self, raw: bytes, caller: HttpCaller) -> bytes:
-        body: OllamaEmbedRequest = await self._opening.parse(raw, OllamaEmbedRequest, caller)
+        names = "options", "keep_alive"
+        body: OllamaEmbedRequest = await self._opening.parse(raw, OllamaEmbedRequest, caller, without_effect=names)
         loop = asyncio.get_running_loop()
         begun = loop.time()
         name = bare_name(body.model)
@@ -104,6 +105,8 @@ class OllamaPages:
             return encode(OllamaEmbedAnswer(validate_model(self._core, name), [], 0, 0, 0))
         texts: Any = body.input if isinstance(body.input, str | None) else [*body.input]
         plain = EmbeddingRequest(input=texts, model=name, dimensions=body.dimensions, request_id=body.request_id)
+        if body.truncate is not False:  # Ollama keeps the beginning of a text that is longer than the context
+            plain.truncate_prompt_tokens, plain.truncation_side = -1, "right"
         caller, assets = self._opening.known(caller, plain)
         request = await parse_embedding(plain, assets, caller)
         embeddings = Embeddings(self._core, validate_embed(request, self._core, assets))

@@ -99,7 +99,7 @@ async def parse_chat(
         prompt=ids,
         vocabulary=assets.vocabulary,
         top_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        adjustments=await _adjustments(body, assets),
+        adjustments=await _adjustments(body, assets, spelling.names),
         names={"prompt": fields.messages, **spelling.names},
     )
     _check_listed([request], "prompt_logprobs")
@@ -141,7 +141,7 @@ async def _form(body: CommonRequest, assets: Assets, spelling: Spelling = CHAT_C
 
 async def parse_completion(body: CompletionRequest, assets: Assets, caller: HttpCaller) -> list[ClientRequest]:
     """One request for each prompt."""
-    adjustments, form = await _adjustments(body, assets), await _form(body, assets)
+    adjustments, form = await _adjustments(body, assets, {}), await _form(body, assets)
     grammar = await assets.grammars.compiled(form)
     requests = list[ClientRequest]()
     cut = cut_of(body, caller.context_tokens or assets.context_tokens, answer_of(body))
@@ -251,7 +251,7 @@ def _numerics(body: CommonRequest) -> str:
     return "" if wanted is None else spelled_class(wanted.name, wanted.fingerprint)
 
 
-async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | None:
+async def _adjustments(body: CommonRequest, assets: Assets, names: Mapping[str, str]) -> Adjustments | None:
     wanted = AdjustmentFields(
         frequency_penalty=body.frequency_penalty,
         presence_penalty=body.presence_penalty,
@@ -260,7 +260,7 @@ async def _adjustments(body: CommonRequest, assets: Assets) -> Adjustments | Non
         bad_words=body.bad_words or (),
         allowed_token_ids=body.allowed_token_ids,
     )
-    return await find_adjustments(wanted, Fields({}), assets)
+    return await find_adjustments(wanted, Fields(names), assets)
 
 
 def answer_of(body: CommonRequest) -> int:

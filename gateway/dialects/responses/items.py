@@ -56,7 +56,7 @@ def _read_item(item: ObjectReader, transcript: Transcript, budget: JsonBudget, i
         id, output = item.text("call_id"), "\n".join(_texts(item, "output", ignored, required=True))
         transcript.result(id, output, item.path, item.at("call_id"))
     else:
-        stored = ": nothing is stored here, so send the item itself" if kind == "item_reference" else ""
+        stored = ": send the item itself, or previous_response_id" if kind == "item_reference" else ""
         what = f"{item.at('type')} is {brief(repr(kind))}{stored}; an item is a {_KINDS}"
         raise InvalidRequest(item.at("type"), what)
     item.done()

@@ -26,10 +26,12 @@ class Folders:
 
     def __init__(self, *digests: str) -> None:
         self.contents = {Path(digest): digest for digest in digests}
-        self.reads = list[str]()
+        self.reads, self.broken = list[str](), False
 
     async def read(self, folder: Path) -> AdapterWeights:
         await asyncio.sleep(0)
+        if self.broken:
+            raise OverflowError("too large")
         if folder not in self.contents:
             raise ModelError(folder, "file", "does not exist", "Name another.")
         self.reads.append(str(folder))
@@ -143,6 +145,34 @@ async def test_a_content_that_its_folder_lost_is_a_fault_of_its_requests_alone()
     await settle()
     assert "another content" in gone.fault and not gone.ready
     assert fine.ready and not fine.fault
+
+
+async def test_a_content_comes_back_from_the_folder_of_any_of_its_names() -> None:
+    folders = Folders("a", "b")
+    adapters = await held(folders, places=1)
+    folders.contents[Path("twin")] = "a"
+    named, pending = await adapters.load("twin", Path("twin"))
+    adapters.assign(named)
+    pending.close()
+    folders.contents[Path("twin")] = "other"
+    for digest in "ba":
+        wanted = lease(adapters, digest)
+        wanted.want()
+        await settle()
+        assert wanted.ready and not wanted.fault, "folder a still holds it"
+        wanted.close()
+
+
+async def test_an_error_that_no_check_foresees_refuses_the_load_and_ends_the_requests() -> None:
+    folders = Folders("a", "b")
+    adapters = await held(folders, places=1)
+    folders.broken = True
+    with pytest.raises(AdapterRefused, match=r"'c': c: cannot be read .OverflowError: too large"):
+        await adapters.load("c", Path("c"))
+    waiting = lease(adapters, "a")
+    waiting.want()
+    await settle()
+    assert "OverflowError" in waiting.fault and adapters.counts()["adapters_waiting"] == 0
 
 
 async def test_bytes_are_bounded_as_places_are() -> None:

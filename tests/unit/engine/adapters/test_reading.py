@@ -114,6 +114,17 @@ def test_what_cannot_be_computed_is_refused_by_its_name(
         read_adapter(folder, config)
 
 
+@pytest.mark.parametrize("alpha", [1e39, 10**400])
+@pytest.mark.parametrize("field", ["lora_alpha", "alpha_pattern"])
+def test_a_scale_that_is_infinite_in_fp32_is_refused(
+    field: str, alpha: float, model: Path, config: ModelConfig, tmp_path: Path
+) -> None:
+    folder = make_adapter(tmp_path / "adapter", model)
+    configured(folder, **{field: alpha if field == "lora_alpha" else {"q_proj": alpha}})
+    with pytest.raises(ModelError, match=f"{field}.*: 10*.* is not a positive number that fp32 holds"):
+        read_adapter(folder, config)
+
+
 def test_an_adapter_of_another_model_is_refused_by_tensor(model: Path, tmp_path: Path) -> None:
     other = tiny(tmp_path / "other", "llama3", hidden=96)
     with pytest.raises(ModelError, match=r"has shape .*; rank and model say"):

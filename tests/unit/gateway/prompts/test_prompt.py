@@ -10,10 +10,11 @@ from gateway.dialects.openai import request as openai_request
 from gateway.grpc import conversation as grpc_conversation
 from gateway.prompts.assets import Assets
 from gateway.prompts.prompt import LONG_CHARACTERS, LONG_CHAT, ChatPrompt, encode_chat, encode_text
+from gateway.prompts.truncation import Truncation, encode_cut
 from gateway.text.chat import ChatTemplate
 from gateway.text.tool_calls import PLAIN
 from gateway.text.tools import ChatFields
-from mesh.errors import BatonError
+from mesh.errors import BatonError, ContextTooLong
 
 HTTP, GRPC = openai_request.CHAT_FIELDS, grpc_conversation.CHAT_FIELDS
 USER = {"role": "user", "content": "hi"}
@@ -94,6 +95,16 @@ async def test_long_texts_are_tokenized_off_the_event_loop(assets: Assets, monke
     for length in (LONG_CHARACTERS - 1, LONG_CHARACTERS):
         await encode_text(assets, "x" * length, field="text", special=True)
     assert threads == [True, False]
+
+
+@pytest.mark.parametrize("keep_end", [True, False])
+async def test_a_text_of_many_contexts_is_cut_where_its_client_wants_that(assets: Assets, keep_end: bool) -> None:
+    dense = replace(assets, context_tokens=LONG_CHARACTERS // 10)
+    text = "x" * (LONG_CHARACTERS - 4) + "yzyz"
+    with pytest.raises(ContextTooLong, match="alone have about"):
+        await encode_text(dense, text, field="prompt", special=False)
+    ids = await encode_cut(dense, text, Truncation(3, keep_end), field="prompt", special=True)
+    assert ids == dense.tokenizer.encode("zyz" if keep_end else "xxx", special=True)
 
 
 async def test_long_chats_are_rendered_off_the_event_loop(assets: Assets, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -110,6 +110,16 @@ async def test_a_wrong_batch_is_refused_by_field(client: openai.AsyncOpenAI) -> 
             await call
 
 
+async def test_fields_without_effect_are_named(http: httpx2.AsyncClient) -> None:
+    form = {"purpose": "batch", "expires_after[anchor]": "created_at", "expires_after[seconds]": "3600"}
+    file = await http.post("/files", files={"file": ("a", lines(1))}, data=form)
+    assert file.status_code == 200 and file.headers["x-baton-ignored"] == "expires_after"
+    body = {"input_file_id": file.json()["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
+    wanted = {"output_expires_after": {"anchor": "created_at", "seconds": 3600}, "unheard": 1}
+    batch = await http.post("/batches", json=body | wanted)
+    assert batch.status_code == 200 and batch.headers["x-baton-ignored"] == "unheard, output_expires_after"
+
+
 async def test_a_batch_is_cancelled(client: openai.AsyncOpenAI, core: FakeCore, working: None) -> None:
     core.ends = False
     batch = await begin(client, lines(40))

@@ -118,6 +118,7 @@ async def test_options_keep_their_meaning(url: str, core: FakeCore) -> None:
         ({"options": {"top_k": 1.5}}, "options.top_k must be a whole number"),
         ({"options": {"top_p": 7.0}}, "options.top_p must be"),
         ({"options": {"stop": [1]}}, "options.stop must be text"),
+        ({"options": {"repeat_penalty": 0}}, "options.repeat_penalty must be from 0.01"),
         ({"options": {"mirostat": 1}}, "options.mirostat is not supported"),
         ({"format": "yaml"}, "format is 'yaml'; it must be"),
         ({"format": {"type": "no"}}, "format.schema"),
@@ -209,10 +210,24 @@ async def test_texts_become_vectors(url: str) -> None:
     assert (await post(url, "/api/embed", {"model": "tiny", "input": []})).json()["embeddings"] == []
 
 
+async def test_a_long_text_to_embed_keeps_its_beginning_unless_the_client_refuses_that(
+    url: str, core: FakeCore
+) -> None:
+    body = {"model": "tiny", "input": "ab" + "x" * 6000, "keep_alive": "5m", "options": {"num_ctx": 8}}
+    answer = await post(url, "/api/embed", body)
+    assert answer.status_code == 200 and answer.json()["prompt_eval_count"] == 512
+    assert answer.headers["x-baton-ignored"] == "options, keep_alive"
+    assert bytes(core.examinations[-1].choice.prompt[:3]) == b"abx"
+    assert "512" in await refused(url, "/api/embed", body | {"truncate": False})
+
+
 async def test_pages_of_other_servers(url: str) -> None:
     assert (await get(url, "/ping"))["status"] == (await get(url, "/healthz"))["status"] == "ok"
     props = await get(url, "/props")
     assert props["default_generation_settings"]["n_ctx"] == 512 and props["chat_template"] == TEMPLATE
+    assert await get(url, "/props?model=tiny") == props
+    async with httpx2.AsyncClient() as client:
+        assert (await client.get(f"{url}/props?model=x")).status_code == 404
     assert len(await get(url, "/slots")) == props["total_slots"] == 1
     info = await get(url, "/server_info")
     assert info["models"][0]["id"] == "tiny" and info["workers"] == {"prefill": 1, "decode": 1}
