@@ -1,8 +1,9 @@
 """Compiles the native library next to the package: by `python -m baton_kernels.build`, and at install (hatch_build.py).
 
 One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is loaded
-which of them run. Files whose names end with a machine's belong to it, and so do bodies. With `--here` only the bodies that this processor runs are compiled; a library that comes to another
-processor says which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
+which of them run. A file whose name ends with a machine's is compiled for that one alone, and so is a body (BODIES_OF).
+With `--here` only the bodies that this processor runs are compiled; a library that comes to another processor says
+which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
 
 The build ends with a seal behind the library's last byte: a digest of all bytes before it. A library whose bytes change
 later no longer fits its seal, and `library.py` does not load it."""

@@ -8,7 +8,6 @@ import ctypes
 import os
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -114,7 +113,3 @@ def _number(argument: Any) -> int:
         return ctypes.addressof(argument._obj)
     number = int(argument)
     return number - (1 << 64) if number >= 1 << 63 else number
-
-
-def tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
