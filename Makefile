@@ -73,6 +73,10 @@ fuzz: $(DEV) ## a million random cases for all parsers, wires and handshakes; AR
 fuzz-asan: $(DEV) ## the same for what reaches native code, under AddressSanitizer
 	@$(BIN)/python -m tests.fuzz --asan --json --cases 100000 $(ARGS)
 
+.PHONY: neon
+neon: $(DEV) ## the kernels of aarch64, compiled for it and emulated; ARGS=--sabotage: wrong ones must be noticed
+	@$(BIN)/python -m tests.neon --json $(ARGS)
+
 .PHONY: bodies
 bodies: $(DEV) ## integer products of 10,000 random forms and shapes, on every body of this machine
 	@$(BIN)/python -m tests.bodies --json $(ARGS)

@@ -1,8 +1,9 @@
 """Compiles the native library next to the package: by `python -m baton_kernels.build`, and at install (hatch_build.py).
 
 One g++ per file, in parallel, each with the instruction set its kernels need; the library decides when it is loaded
-which of them run. With `--here` only the bodies that this processor runs are compiled; a library that comes to another
-processor says which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
+which of them run. A file whose name ends with a machine's is compiled for that one alone, and so is a body (BODIES_OF).
+With `--here` only the bodies that this processor runs are compiled; a library that comes to another processor says
+which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
 
 The build ends with a seal behind the library's last byte: a digest of all bytes before it. A library whose bytes change
 later no longer fits its seal, and `library.py` does not load it."""
@@ -23,8 +24,22 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
 SEAL = b"\nbaton-kernels seal "  # the digest follows, then a line break; `library.py` reads it
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles")
-FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-pthread")
+MACHINE = sysconfig.get_platform().removeprefix("linux-").replace("-", "_")
+BODIES_OF = {
+    "x86_64": ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles"),
+    "aarch64": ("plain", "neon"),
+}
+BODIES = BODIES_OF.get(MACHINE, ("plain",))
+FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fsigned-char",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-pthread",
+)
 WARNINGS = (
     "-Wall",
     "-Wextra",
@@ -32,17 +47,20 @@ WARNINGS = (
     "-Wno-uninitialized",
     "-Wno-psabi",
 )  # GCC 12 misreads its own headers
-DEFAULT_MARCH = ("-march=x86-64-v3",)
+DEFAULT_MARCH = {"x86_64": ("-march=x86-64-v3",), "aarch64": ("-march=armv8-a",)}
 # The loops of the plain body vectorize as well at -O1. -O3 unrolls them first and compiles as long as all other files.
 LIGHT = {"body_plain.cpp": ("-O1", "-ftree-vectorize", "-ftree-slp-vectorize")}
 MARCH = {
     "dispatch.cpp": (),  # decides whether anything newer may run
     "pool.cpp": (),
     "limits.cpp": (),
+    "machine_x86_64.cpp": (),
+    "limits_x86_64.cpp": (),
     "body_avx512.cpp": ("-march=x86-64-v4",),
     "body_avx512vnni.cpp": ("-march=x86-64-v4", "-mavx512vnni"),
     "body_avx512bf16.cpp": ("-march=x86-64-v4", "-mavx512bf16"),
     "body_amx.cpp": ("-march=x86-64-v4", "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    "body_neon.cpp": ("-march=armv8.2-a+dotprod",),
 }
 # With libstdc++ inside, the library runs beside older ones, and its wheel on older systems. Where the compiler has no
 # archive of it, the library needs the system's.
@@ -63,10 +81,13 @@ def compiler() -> str:
     return found
 
 
-def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo"), machine: str = MACHINE) -> tuple[str, ...]:
     """The bodies that this processor runs, and the plain one that they are compared with."""
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    flags = {flag for line in lines if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    named = [line for line in lines if line.startswith(("flags", "Features"))]
+    flags = {flag for line in named for flag in line.partition(":")[2].split()}
+    if machine == "aarch64":
+        return ("plain", "neon") if "asimddp" in flags else ("plain",)
     wide = {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"} <= flags
     return (
         "plain",
@@ -77,13 +98,27 @@ def bodies_here(cpuinfo: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
     )
 
 
-def sources(bodies: Collection[str] = BODIES) -> list[Path]:
-    left_out = {f"body_{body}.cpp" for body in BODIES if body not in bodies}
-    return sorted(path for path in (HERE / "cpu").glob("*.cpp") if path.name not in left_out)
+def sources(bodies: Collection[str] = BODIES, machine: str = MACHINE) -> list[Path]:
+    """The files of these bodies, and all others but those that end with the name of another machine."""
+    left_out = {f"body_{body}.cpp" for each in BODIES_OF.values() for body in each if body not in bodies}
+    others = tuple(f"_{other}.cpp" for other in BODIES_OF if other != machine)
+    files = (HERE / "cpu").glob("*.cpp")
+    return sorted(path for path in files if path.name not in left_out and not path.name.endswith(others))
+
+
+def march(name: str, machine: str = MACHINE) -> tuple[str, ...]:
+    """The options that say which instructions a file may use."""
+    return MARCH.get(name, DEFAULT_MARCH[machine])
+
+
+def compile_command(cxx: str, source: Path, target: Path, machine: str = MACHINE) -> list[str]:
+    """What makes an object file of a source."""
+    options = [*FLAGS, *WARNINGS, *LIGHT.get(source.name, ()), *march(source.name, machine)]
+    return [cxx, *options, f'-DBATON_SOURCES="{source_digest()}"', "-c", str(source), "-o", str(target)]
 
 
 def source_digest() -> str:
-    """Digest of all sources and flags, whichever bodies are compiled: part of the numerics class of every worker."""
+    """Digest of all machines' sources and flags, whatever is compiled: part of the numerics class of every worker."""
     digest = hashlib.blake2b(repr((FLAGS, DEFAULT_MARCH, LIGHT, MARCH)).encode(), digest_size=16)
     for path in sorted((HERE / "cpu").iterdir()):
         if path.suffix in (".cpp", ".h"):
@@ -130,25 +165,22 @@ def build_once(bodies: Collection[str] = BODIES) -> Path:
 
 def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
     """Compiles and links to `target`, which appears whole or not at all."""
-    if sysconfig.get_platform() not in ("linux-x86_64",):
-        raise BuildError(f"the CPU kernels are for Linux on x86-64, this is {sysconfig.get_platform()}")
+    if sysconfig.get_platform() != f"linux-{MACHINE}" or MACHINE not in BODIES_OF:
+        raise BuildError(f"the CPU kernels are for Linux on x86-64 and aarch64, this is {sysconfig.get_platform()}")
     cxx = compiler()
     with tempfile.TemporaryDirectory() as folder:
         chosen = sources(bodies)
         objects = [Path(folder, source.stem + ".o") for source in chosen]
         # the slowest files first
         jobs = sorted(zip(chosen, objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
-        made_from = f'-DBATON_SOURCES="{source_digest()}"'
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda job: _run([cxx, *FLAGS, *WARNINGS, *LIGHT.get(job[0].name, ()),
-                                            *MARCH.get(job[0].name, DEFAULT_MARCH), made_from,
-                                            "-c", str(job[0]), "-o", str(job[1])]), jobs))  # fmt: skip
+            list(pool.map(lambda job: run(compile_command(cxx, *job)), jobs))
         linked = Path(folder, "linked.so")
         link = [cxx, "-shared", "-pthread", *map(str, objects), "-o", str(linked)]
         try:
-            _run([*link, *STATIC])
+            run([*link, *STATIC])
         except BuildError:
-            _run(link)
+            run(link)
         if set(bodies) < set(BODIES) and ctypes.CDLL(str(linked)).baton_missing() >= 0:
             return build(target)  # the processor runs more than the system says
         whole = target.with_suffix(f".{os.getpid()}.tmp")
@@ -158,7 +190,8 @@ def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
     return target
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> None:
+    """Runs a compiler; BuildError with its words if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)} failed:\n{done.stderr[-4000:]}")

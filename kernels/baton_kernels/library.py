@@ -12,14 +12,15 @@ from pathlib import Path
 KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
 LAYOUT_VERSION = 4  # raised whenever a packed matrix is laid out otherwise; packed files of another one are made anew
 
-BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles")  # in the order of dispatch.h
+BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles", "neon")  # in the order of dispatch.h
+BODIES_OF_ARM = ("plain", "neon")
 
 SEAL = b"\nbaton-kernels seal "  # build.py writes it and a digest behind the library's bytes
 
 _FILE = Path(__file__).resolve().parent / "_baton_kernels.so"
 # Result and arguments of each C function: i int, l long, q 64 bits signed, Q unsigned, f float, d double, p pointer,
 # m a message or null, - nothing. The order is api.h's.
-_SIGNATURES = {
+SIGNATURES = {
     "version": "i",
     "sources": "m",
     "supported": "i",
@@ -89,7 +90,7 @@ class Library:
 
     def __init__(self, path: Path) -> None:
         loaded = ctypes.CDLL(str(path))
-        for name, signature in _SIGNATURES.items():
+        for name, signature in SIGNATURES.items():
             function = getattr(loaded, f"baton_{name}")
             function.restype, *function.argtypes = (_TYPES[letter] for letter in signature)
             setattr(self, name, function)

@@ -6,7 +6,7 @@ import ctypes
 import os
 from collections.abc import Sequence
 
-from baton_kernels.library import BODIES, KernelError, available, load
+from baton_kernels.library import BODIES, BODIES_OF_ARM, KernelError, available, load
 
 OPERATIONS = (
     "product.fp32",
@@ -25,8 +25,10 @@ OPERATIONS = (
 
 
 def not_built() -> tuple[str, ...]:
-    """The bodies that the library lacks because this processor has no use for them."""
-    return tuple(body for number, body in enumerate(BODIES) if not load().built(number))
+    """The bodies for machines of this kind that the library lacks because this processor has no use for them."""
+    arm = os.uname().machine == "aarch64"
+    kind = [body for body in BODIES if (body in BODIES_OF_ARM if arm else body != "neon")]
+    return tuple(body for body in kind if not load().built(BODIES.index(body)))
 
 
 def bodies() -> dict[str, tuple[str, ...]]:
@@ -49,7 +51,8 @@ def has_tiles() -> bool:
 
 
 def choose(body: str | None) -> None:
-    """Forces one body for every operation that it implements (avx512 for the others); None returns to the best body."""
+    """Forces one body for every operation that it implements (avx512, avx2 or neon for the others); None returns to the
+    best body."""
     if body is not None and body not in BODIES:
         raise KernelError(f"body: {body!r} is not one of {', '.join(BODIES)}")
     if body in not_built():

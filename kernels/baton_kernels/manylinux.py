@@ -12,6 +12,7 @@ from pathlib import Path
 # What every Linux with glibc has, and the version of glibc beside which each of libstdc++'s symbol versions came.
 # Systems of one glibc differ in their libstdc++: the table holds what all of them have, as auditwheel's policies do.
 SYSTEM = {
+    "ld-linux-aarch64.so.1",
     "ld-linux-x86-64.so.2",
     "libc.so.6",
     "libdl.so.2",
@@ -28,6 +29,8 @@ BESIDE: dict[str, tuple[tuple[tuple[int, ...], int], ...]] = {
     "GCC": (((4, 8, 0), 17), ((7, 0, 0), 28), ((12, 0, 0), 35)),
 }
 
+MACHINES = {62: "x86_64", 183: "aarch64"}  # by the number in the ELF header
+
 _STRTAB, _NEEDED, _VERNEED, _VERNEEDNUM = 5, 1, 0x6FFFFFFE, 0x6FFFFFFF
 _LOAD, _DYNAMIC = 1, 2
 
@@ -37,16 +40,25 @@ class NotPortable(Exception):
 
 
 def tag(library: Path) -> str:
-    """manylinux_2_X_x86_64, or NotPortable."""
-    return tag_for(needs(library))
+    """manylinux_2_X_x86_64 or manylinux_2_X_aarch64, or NotPortable."""
+    return tag_for(needs(library), machine_of(library))
 
 
-def tag_for(needed: dict[str, set[str]]) -> str:
+def tag_for(needed: dict[str, set[str]], machine: str = "x86_64") -> str:
     """The tag for these libraries and their symbol versions."""
     if unknown := sorted(set(needed) - SYSTEM):
         raise NotPortable(f"it needs {', '.join(unknown)}, which not every system has")
     minor = max((_minor(version) for versions in needed.values() for version in versions), default=0)
-    return f"manylinux_2_{max(minor, OLDEST[1])}_x86_64"
+    return f"manylinux_2_{max(minor, OLDEST[1])}_{machine}"
+
+
+def machine_of(library: Path) -> str:
+    """The machine for which the library is compiled."""
+    data = library.read_bytes()[:20]
+    machine = MACHINES.get(struct.unpack_from("<H", data, 18)[0]) if data[:6] == b"\x7fELF\x02\x01" else None
+    if machine is None:
+        raise NotPortable(f"{library} is no ELF file for x86-64 or aarch64")
+    return machine
 
 
 def _minor(version: str) -> int:
@@ -65,9 +77,8 @@ def _minor(version: str) -> int:
 
 def needs(library: Path) -> dict[str, set[str]]:
     """The libraries that this one needs, and the symbol versions of each."""
+    machine_of(library)
     data = library.read_bytes()
-    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<H", data, 18) != (62,):
-        raise NotPortable(f"{library} is no ELF file for x86-64")
     offset, _, _, _, size, count = struct.unpack_from("<QQIHHH", data, 32)
     segments = [struct.unpack_from("<IIQQQQ", data, offset + i * size) for i in range(count)]
 

@@ -65,7 +65,7 @@ def compile_sanitized(newest: float) -> None:
     flags = [flag for flag in build.FLAGS if flag != "-O3"] + [*FLAGS, "-w", '-DBATON_SOURCES="sanitized"']
     chosen = build.sources(build.bodies_here())
     for source in chosen:
-        march = build.MARCH.get(source.name, build.DEFAULT_MARCH)
+        march = build.march(source.name)
         commands.append([build.compiler(), *flags, *march, "-c", str(source), "-o", f"{objects}/{source.stem}.o"])
     for command in commands:
         object_file = Path(command[-1])

@@ -42,7 +42,7 @@ INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to, Count count) {
     transpose(rows);
     const Ints ones = ints(0x00010001u);
     for (long j = 0; j < 16; ++j) count(j, dot_words(ones, even_bytes(rows[j])) + dot_words(ones, odd_bytes(rows[j])));
-#elif defined(__AVX512VNNI__)
+#elif defined(BATON_BYTE_DOTS)
     const Ints ones = ints(0x01010101u);
     if (R == 1) {
         alignas(64) uint32_t sums[16];
@@ -76,7 +76,7 @@ static void pack_bytes(const ProductCall& call, long t) {
     auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * kp / 4 * kQuadWords * R;
     float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
     int32_t *sums = call.x_sums + t * (kp / group) * R, *begins = call.x_begins + t * (kp / group) * R;
-    const Ints too_much = ints(static_cast<uint32_t>(-too_large(*call.form)));
+    const Ints too_much = ints(static_cast<uint32_t>(-too_large(*call.form, kByteExcess)));
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
     alignas(64) uint32_t bytes[16][16] = {};
     Ints words[16], sum = ints(0);

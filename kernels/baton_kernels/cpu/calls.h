@@ -173,7 +173,8 @@ constexpr long kAttentionScratch =
     kQueryRows * (kQueryStride + 2 * kBlock + kMaxDim) + kMaxQueries * (5 + kMaxDim) + 2 * kMaxDim + 4 * kBlock * kMaxDim + 2 * kBlock;
 // Weak: a library may be built without some of them (build.py), and their addresses are null then.
 extern const Body body_plain __attribute__((weak)), body_avx2 __attribute__((weak)), body_avx512 __attribute__((weak)),
-    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak)), body_tiles __attribute__((weak));
+    body_avx512bf16 __attribute__((weak)), body_amx __attribute__((weak)), body_avx512vnni __attribute__((weak)), body_tiles __attribute__((weak)),
+    body_neon __attribute__((weak));
 
 // select.cpp: the `count` best of values by (value, lowest id), in order. ids, best and keys have room for vocab entries.
 void best_of(const float* values, long vocab, long count, int32_t* ids, float* best, uint64_t* keys);

@@ -31,8 +31,9 @@ static_assert(sizeof(Form) <= kFormBytes, "a form has its place");
 
 // A panel is its groups one after the other, each with its weights and then what belongs to them, in the order in which
 // products read it; int8 and int4 end with a scale per column. Weights: [k / 4][32][4] bytes, each an int8 + 128, or
-// [k / 8][32][4] pairs of nibbles, of which the low one belongs to the first four of eight k. So all bodies multiply
-// unsigned weights by signed activations, and what the weights have too much costs one subtraction of the row's own sum.
+// [k / 8][32][4] pairs of nibbles, of which the low one belongs to the first four of eight k. So bodies multiply
+// unsigned weights by signed activations (or flip the highest bit of bytes before, quads.h), and what the weights have too
+// much costs one subtraction of the row's own sum.
 struct Sections {
     long groups = 0, segments = 0;
     long k = 0, stride = 0;  // inputs and bytes of a group; int8: of all of the panel's weights
@@ -45,8 +46,10 @@ struct Sections {
 
 constexpr int32_t kShift = 128;  // that a stored byte has more than the int8 for which it stands
 
-// What a weight as it is multiplied has more than the integer for which it stands.
-static inline int32_t too_large(const Form& f) { return f.scheme == kInt8 || f.scheme == kInt8Groups || f.tabled ? kShift : f.middle; }
+// What a weight as it is multiplied has more than the integer for which it stands; of_bytes: what one of eight bits has.
+static inline int32_t too_large(const Form& f, int32_t of_bytes) {
+    return f.scheme == kInt8 || f.scheme == kInt8Groups || f.tabled ? of_bytes : f.middle;
+}
 static inline bool is_dense(const Form& f) { return f.scheme <= kDenseAmx; }
 static inline bool is_grouped(const Form& f) { return f.scheme == kInt8Groups || f.scheme == kInt4Groups; }
 static inline bool has_nibbles(const Form& f) { return f.scheme == kInt4 || f.scheme == kInt4Groups; }

@@ -1,11 +1,11 @@
 // The inner loops of integer products without tiles: R rows by one or two vectors of columns, whose sums live in registers.
-// A step multiplies four unsigned bytes of weights of each of sixteen columns by four int8 of a row, and adds to an int32.
+// A step multiplies four bytes of weights of each of sixteen columns by four int8 of a row, and adds to an int32.
 #pragma once
 
 namespace baton::BODY {
 constexpr long kGroupRows = kTileRows < 6 ? kTileRows : 6;  // rows whose sums and totals have room in registers together
 
-#ifdef __AVX512VNNI__
+#ifdef BATON_BYTE_DOTS
 template <int R, int C, int XR, int XK>
 INLINE void add_quads(Lanes (&acc)[R][C], const uint32_t* x, const Ints (&w)[C]) {
 #pragma GCC unroll 16
@@ -48,16 +48,16 @@ struct Quads {
     INLINE void step(Lanes (&acc)[R][C], const X* x, const W* w, long apart) {
         Ints v[C];
 #pragma GCC unroll 8
-        for (int c = 0; c < C; ++c) v[c] = load(w + c * apart);
+        for (int c = 0; c < C; ++c) v[c] = multiplied(load(w + c * apart));
         add_quads<R, C, XR, XK>(acc, x, v);
     }
 };
 
-// Weights of a group: each reads `kQuads` times four k per step from a vector of words per sixteen columns, as unsigned
-// bytes that are too large (form.h says by how much).
+// Weights of a group: each reads `kQuads` times four k per step from a vector of words per sixteen columns, as bytes
+// that are too large (form.h says by how much).
 struct GroupBytes {
     static constexpr int kQuads = 1;
-    INLINE Ints take(Ints w, int, Ints) { return w; }
+    INLINE Ints take(Ints w, int, Ints) { return multiplied(w); }
 };
 struct GroupNibbles {
     static constexpr int kQuads = 2;
@@ -72,7 +72,7 @@ constexpr long kNearBytes = 6144;       // so far ahead a single tile prefetches
 constexpr long kPairNearBytes = 16384;  // ... and the first of two, which take turns on short stretches
 
 // Adds up the groups [g0, g1) of R rows and C vectors of columns. Totals live in registers beside the sums of a group;
-// those of int4 are integers, as bits. A sum begins with what its unsigned weights have too much.
+// those of int4 are integers, as bits. A sum begins with what its weights have too much.
 template <int R, int C, class Group, Ends kEnds>
 static __attribute__((noinline)) void group_tile(const ProductCall& call, const IntegerUnit& u, const char* panel, long c0, long t, long g0, long g1,
                                                  float* acc_at, bool fresh, Ahead ahead) {
@@ -82,7 +82,7 @@ static __attribute__((noinline)) void group_tile(const ProductCall& call, const 
     const float* x_scales = call.x_scales + (t * blocks + (kEnds == Ends::kFactor ? 0 : g0)) * R;
     const int32_t* x_sums = call.x_sums + (t * u.at.groups + g0) * R;
     const int32_t* begins = call.x_begins + (t * u.at.groups + g0) * R;
-    const Ints table = flip_signs(load_table(f.table));
+    const Ints table = multiplied(flip_signs(load_table(f.table)));
     const char* group = panel + g0 * u.at.stride;
     Lanes total[R][C];
 #pragma GCC unroll 8

@@ -79,6 +79,7 @@ INLINE Ints widen_bytes(const int8_t* p) { return {_mm512_cvtepi8_epi32(_mm_load
 INLINE Ints widen_words(const uint16_t* p) { return {_mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 INLINE Lanes widen_fp16(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
 #ifdef __AVX512VNNI__
+#define BATON_BYTE_DOTS
 // Four products of an unsigned and a signed byte per lane, added to c without saturation.
 INLINE Ints dot_bytes(Ints c, Ints positive, Ints s) { return {_mm512_dpbusd_epi32(c.v, positive.v, s.v)}; }
 #endif

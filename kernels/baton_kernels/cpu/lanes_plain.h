@@ -119,7 +119,7 @@ INLINE Words words(uint64_t x) { Words r; for (auto& w : r.v) w = x; return r; }
 INLINE Words load_words(const void* p) { Words r; std::memcpy(r.v, p, 64); return r; }
 INLINE void store_words(void* p, Words a) { std::memcpy(p, a.v, 64); }
 INLINE void stream_words(void* p, Words a) { std::memcpy(p, a.v, 64); }
-INLINE void stream_end() {}
+INLINE void stream_end() { __atomic_thread_fence(__ATOMIC_RELEASE); }
 INLINE Words operator+(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] += b.v[i]; return a; }
 INLINE Words operator*(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] *= b.v[i]; return a; }
 INLINE Words operator^(Words a, Words b) { for (int i = 0; i < 8; ++i) a.v[i] ^= b.v[i]; return a; }

@@ -5,117 +5,34 @@
 #include <vector>
 
 #include "api.h"
-#include "dispatch.h"
+#include "machine.h"
 #include "pool.h"
 
 using namespace baton;
 
 namespace {
-enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots, kByteTileDots };
-
-#define R12(I) I("0") I("1") I("2") I("3") I("4") I("5") I("6") I("7") I("8") I("9") I("10") I("11")
-#define R24(I) R12(I) I("12") I("13") I("14") I("15") I("16") I("17") I("18") I("19") I("20") I("21") I("22") I("23")
-#define CLEAR_WIDE(k) "vpxorq %%zmm" k ",%%zmm" k ",%%zmm" k "\n"
-#define CLEAR(k) "vxorps %%ymm" k ",%%ymm" k ",%%ymm" k "\n"
-#define FMA_WIDE(k) "vfmadd231ps %%zmm30,%%zmm31,%%zmm" k "\n"
-#define FMA(k) "vfmadd231ps %%ymm14,%%ymm15,%%ymm" k "\n"
-#define DOT(k) "vdpbf16ps %%zmm30,%%zmm31,%%zmm" k "\n"
-#define QUAD(k) "vpdpbusd %%zmm30,%%zmm31,%%zmm" k "\n"
-#define WORDS(k) "vpmaddwd %%ymm14,%%ymm15,%%ymm13\nvpaddd %%ymm13,%%ymm" k ",%%ymm" k "\n"
-#define LOW "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15"
-#define HIGH "xmm16", "xmm17", "xmm18", "xmm19", "xmm20", "xmm21", "xmm22", "xmm23", "xmm30", "xmm31"
-
-__attribute__((target("avx512f"))) void chains_wide(long steps) {
-    __asm__ volatile(R24(CLEAR_WIDE) CLEAR_WIDE("30") CLEAR_WIDE("31")::: LOW, HIGH);
-    for (long s = 0; s < steps; ++s) __asm__ volatile(R24(FMA_WIDE)::: LOW, HIGH);
-}
-
-__attribute__((target("avx512f"))) void pair_dots(long steps) {
-    __asm__ volatile(R24(CLEAR_WIDE) CLEAR_WIDE("30") CLEAR_WIDE("31")::: LOW, HIGH);
-    for (long s = 0; s < steps; ++s) __asm__ volatile(R24(DOT)::: LOW, HIGH);
-}
-
-void chains_narrow(long steps) {
-    __asm__ volatile(R12(CLEAR) CLEAR("14") CLEAR("15")::: LOW);
-    for (long s = 0; s < steps; ++s) __asm__ volatile(R12(FMA)::: LOW);
-}
-
-__attribute__((target("avx512f"))) void quad_dots(long steps) {
-    __asm__ volatile(R24(CLEAR_WIDE) CLEAR_WIDE("30") CLEAR_WIDE("31")::: LOW, HIGH);
-    for (long s = 0; s < steps; ++s) __asm__ volatile(R24(QUAD)::: LOW, HIGH);
-}
-
-void word_dots(long steps) {
-    __asm__ volatile(R12(CLEAR) CLEAR("14") CLEAR("15")::: LOW);
-    for (long s = 0; s < steps; ++s) __asm__ volatile(R12(WORDS)::: LOW);
-}
-
-#define FOUR_TILES(dot) dot " %tmm6,%tmm4,%tmm0\n" dot " %tmm7,%tmm4,%tmm1\n" dot " %tmm6,%tmm5,%tmm2\n" dot " %tmm7,%tmm5,%tmm3"
-
-void tile_dots(long steps, bool bytes) {
-    alignas(64) unsigned char shape[64] = {1};
-    for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
-    __asm__ volatile("ldtilecfg %0\ntilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
-                     "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7" ::"m"(shape));
-    for (long s = 0; s < steps; ++s) {
-        if (bytes)
-            __asm__ volatile(FOUR_TILES("tdpbsud"));
-        else
-            __asm__ volatile(FOUR_TILES("tdpbf16ps"));
-    }
-    __asm__ volatile("tilerelease");
-}
-
-void read_all(const char* from, long bytes) {
-    for (long i = 0; i + 256 <= bytes; i += 256)
-        __asm__ volatile("vmovaps (%0),%%ymm0\nvmovaps 32(%0),%%ymm1\nvmovaps 64(%0),%%ymm2\nvmovaps 96(%0),%%ymm3\n"
-                         "vmovaps 128(%0),%%ymm4\nvmovaps 160(%0),%%ymm5\nvmovaps 192(%0),%%ymm6\nvmovaps 224(%0),%%ymm7" ::"r"(from + i)
-                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7");
-}
-
 double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-// Seconds of the fastest of some runs: a neighbour slows single ones.
-template <class Run>
-double fastest(Run run) {
-    double least = 1.0;
-    for (int i = 0; i < 8; ++i) {
-        const double began = seconds_now();
-        run();
-        least = std::min(least, seconds_now() - began);
-    }
-    return least;
-}
 }  // namespace
-
-namespace baton {
-bool pairs_are_slow() {
-    constexpr long kSteps = 100;
-    return fastest([] { pair_dots(kSteps); }) > 2 * fastest([] { chains_wide(kSteps); });
-}
-}  // namespace baton
 
 extern "C" {
 // kRead: bytes per second over `amount` bytes of memory (64-byte aligned), cut among the threads; else operations per
 // second over `amount` steps per thread. 0 where this machine lacks the instruction.
 double baton_limit(int limit, const void* memory, long amount) {
-    const bool wide = body_usable(2);
-    if ((limit == kPairDots && !body_usable(3)) || ((limit == kTileDots || limit == kByteTileDots) && !body_usable(4)) || (limit == kQuadDots && !body_usable(5))) return 0.0;
+    const auto wanted = static_cast<Limit>(limit);
+    const double step = wanted == kRead ? 1.0 : operations_of(wanted);
+    if (step == 0.0) return 0.0;
     const Turn turn;
     const long threads = pool_threads(), part = amount / threads / 256 * 256;
     std::vector<double> began(static_cast<size_t>(threads)), ended(began);
     parallel(threads, [&](long unit, int) {
         began[static_cast<size_t>(unit)] = seconds_now();
-        if (limit == kRead) read_all(static_cast<const char*>(memory) + unit * part, part);
-        if (limit == kChains) wide ? chains_wide(amount) : chains_narrow(amount);
-        if (limit == kPairDots) pair_dots(amount);
-        if (limit == kTileDots || limit == kByteTileDots) tile_dots(amount, limit == kByteTileDots);
-        if (limit == kQuadDots) quad_dots(amount);
-        if (limit == kWordDots) word_dots(amount);
+        if (wanted == kRead)
+            read_all(static_cast<const char*>(memory) + unit * part, part);
+        else
+            run_steps(wanted, amount);
         ended[static_cast<size_t>(unit)] = seconds_now();
     });
-    const double steps[] = {0.0, wide ? 24.0 * 32 : 12.0 * 16, 24.0 * 64, 4.0 * 16 * 16 * 64, 24.0 * 128, 12.0 * 32, 4.0 * 16 * 16 * 128};
-    const double step = steps[limit];
-    const double work = limit == kRead ? static_cast<double>(part) : static_cast<double>(amount) * step;
+    const double work = static_cast<double>(wanted == kRead ? part : amount) * step;
     return work * static_cast<double>(threads) / (*std::max_element(ended.begin(), ended.end()) - *std::min_element(began.begin(), began.end()));
 }
 }

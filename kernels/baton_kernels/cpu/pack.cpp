@@ -1,18 +1,18 @@
 // Packed weights: panels of 32 columns (a column is an output, a row of the checkpoint's matrix). fp32: [k][32];
 // pairs: [k/2][32][2] in bf16, so that one 32-bit word is a pair of one column; amx: [k/32][2][16][16][2], two tiles of
 // sixteen columns per 32 of k, each pair a word as well. Padding is zero. Also reads rows back out of packed weights.
-#include <immintrin.h>
+#include "pack.h"
 
 #include <cstring>
 
-#include "pack.h"
+#include "processor.h"
 
 namespace baton {
 namespace {
 float read(const void* weights, Source source, long i) {
     switch (source) {
         case kFloat32: return static_cast<const float*>(weights)[i];
-        case kFloat16: return _cvtsh_ss(static_cast<const uint16_t*>(weights)[i]);
+        case kFloat16: return widen_half(static_cast<const uint16_t*>(weights)[i]);
         default: break;
     }
     const uint32_t bits = static_cast<uint32_t>(static_cast<const uint16_t*>(weights)[i]) << 16;

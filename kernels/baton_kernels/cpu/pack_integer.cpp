@@ -1,9 +1,8 @@
 // Forms of packed matrices, and the integer ones: packing canonical arrays into panels (form.h), and columns back into numbers.
-#include <immintrin.h>
-
 #include <cstring>
 
 #include "pack.h"
+#include "processor.h"
 
 namespace baton {
 namespace {
@@ -26,7 +25,7 @@ long place(const Form& f, const Sections& s, long k, long column) {
 float number(ScaleType type, const void* at, long i) {
     if (type == kScaleFp32) return static_cast<const float*>(at)[i];
     const uint16_t half = static_cast<const uint16_t*>(at)[i];
-    if (type == kScaleFp16) return _cvtsh_ss(half);
+    if (type == kScaleFp16) return widen_half(half);
     const uint32_t bits = static_cast<uint32_t>(half) << 16;
     float value;
     std::memcpy(&value, &bits, 4);

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <xmmintrin.h>
 
 #include <atomic>
 #include <chrono>
@@ -100,7 +99,7 @@ public:
         take(0);
         open_ = false;
         for (int spins = 0; active_ > 0; ++spins)
-            if (spins < 20000) _mm_pause(); else std::this_thread::yield();
+            if (spins < 20000) wait_briefly(); else std::this_thread::yield();
     }
 
     void expect_weights(const char* weights, size_t bytes) { soon_ = weights, soon_bytes_ = bytes; }
@@ -154,10 +153,10 @@ private:
             for (int i = 0; i < 32; ++i) {
                 if (epoch_ != seen) return;
                 if (fetch_ && fetch_ < fetch_end_) {
-                    _mm_prefetch(fetch_, _MM_HINT_T1);
+                    fetch_soon(fetch_);
                     fetch_ += 64;
                 } else {
-                    _mm_pause();
+                    wait_briefly();
                 }
             }
         } while (std::chrono::steady_clock::now() < deadline);
@@ -234,6 +233,6 @@ void reserve_scratch(size_t bytes) {
 
 float* thread_scratch(int thread) { return reinterpret_cast<float*>(pool().memory_[static_cast<size_t>(thread)].bytes.get()); }
 
-FlushDenormals::FlushDenormals() : saved_(_mm_getcsr()) { _mm_setcsr((saved_ & ~0x6000u) | 0x8040u); }  // also sets round to nearest
-FlushDenormals::~FlushDenormals() { _mm_setcsr(saved_); }
+FlushDenormals::FlushDenormals() : saved_(float_mode()) { set_float_mode(flushing(saved_)); }
+FlushDenormals::~FlushDenormals() { set_float_mode(saved_); }
 }  // namespace baton

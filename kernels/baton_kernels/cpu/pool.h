@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "processor.h"
+
 namespace baton {
 using UnitFunction = void (*)(void* context, long unit, int thread);
 
@@ -34,7 +36,7 @@ char* shared_scratch(size_t bytes);
 void reserve_scratch(size_t bytes);      // for every thread, before pool_run
 float* thread_scratch(int thread);
 
-// Sets flush-to-zero and denormals-are-zero on this thread while it lives.
+// Sets flush-to-zero, denormals-are-zero and round-to-nearest on this thread while it lives.
 class FlushDenormals {
 public:
     FlushDenormals();
@@ -43,7 +45,7 @@ public:
     FlushDenormals& operator=(const FlushDenormals&) = delete;
 
 private:
-    unsigned saved_;
+    FloatMode saved_;
 };
 
 template <class Function>

@@ -72,7 +72,7 @@ static void end_segment(const ProductCall& call, const IntegerUnit& u, long half
     for (long r = 0; r < u.R; ++r) {
         int32_t x_sum = 0;
         for (long g = segment * share; bytes && g < (segment + 1) * share; ++g) x_sum += call.x_sums[(t * groups + g) * u.R + r];
-        const Ints too_much = ints(static_cast<uint32_t>(kShift * x_sum));
+        const Ints too_much = ints(static_cast<uint32_t>(kByteExcess * x_sum));
         for (long c = 0; c < 2; ++c) {
             const long i = r * kPanel + 16 * c;
             Lanes v = load(u.acc(half, p, t) + i);

@@ -2,7 +2,7 @@
 #pragma once
 
 namespace baton::BODY {
-#if defined(BATON_TILES_ONLY) || defined(__AVX512VNNI__)
+#if defined(BATON_TILES_ONLY) || defined(BATON_BYTE_DOTS)
 constexpr long kQuadWords = 1;  // words of packed activations per four k
 #else
 constexpr long kQuadWords = 2;
@@ -11,7 +11,16 @@ constexpr long kQuadWords = 2;
 INLINE Ints low_nibbles(Ints w) { return w & ints(0x0F0F0F0Fu); }
 INLINE Ints high_nibbles(Ints w) { return right<4>(w) & ints(0x0F0F0F0Fu); }
 
-INLINE Ints flip_signs(Ints a) { return (a | ints(0x80808080u)) - (a & ints(0x80808080u)); }  // int8 to int8 + 128, and back
+INLINE Ints flip_signs(Ints a) { return subtract_bytes(a, ints(0x80808080u)); }  // int8 to int8 + 128, and back
+
+// Bytes of weights lie as int8 + 128. What a body multiplies them as, and how much that is more than the int8.
+#ifdef BATON_SIGNED_DOTS
+constexpr int32_t kByteExcess = 0;
+INLINE Ints multiplied(Ints w) { return flip_signs(w); }
+#else
+constexpr int32_t kByteExcess = kShift;
+INLINE Ints multiplied(Ints w) { return w; }
+#endif
 
 // (nibble - zero) * factor + 128 of four nibbles in each lane, where zero and factor belong to the lane. A nibble times a factor is
 // below 256, because the result fits a byte for all nibbles (pack_integer.cpp): so one product of words makes two of bytes.

@@ -39,10 +39,14 @@ static void cap(float* x, long n, float limit) {
     for (long i = 0; i < n; i += 16) store_first(x + i, n - i, capped(load_first(x + i, n - i, 0.0f), most));
 }
 
-// Brings numbers into +-limit; NaN stays NaN.
+// Brings numbers into +-limit; NaN stays NaN. Denormals become zeros here: only some processors' max and min do that.
 static void clip(float* x, long n, float limit) {
     const Lanes low = set(-limit), high = set(limit);
-    for (long i = 0; i < n; i += 16) store_first(x + i, n - i, min(high, max(low, load_first(x + i, n - i, 0.0f))));
+    for (long i = 0; i < n; i += 16) {
+        Lanes v = load_first(x + i, n - i, 0.0f);
+        v = select(less(magnitude(v), set(0x1p-126f)), floats(bits(v) & ints(0x80000000u)), v);
+        store_first(x + i, n - i, min(high, max(low, v)));
+    }
 }
 
 INLINE void turn(const float* x, const float* cosine, const float* sine, long half, float* out) {

@@ -209,7 +209,7 @@ def compiled(folder: Path, sources: dict[str, str] | None = None) -> ctypes.CDLL
     (folder / "mutants.cpp").write_text(whole)
     target = folder / "mutants.so"
     flags = [flag for flag in build.FLAGS if flag != "-O3"]
-    command = [build.compiler(), *flags, "-O1", "-w", *build.DEFAULT_MARCH, "-I", str(cpu), "-shared"]
+    command = [build.compiler(), *flags, "-O1", "-w", *build.march("sample.cpp"), "-I", str(cpu), "-shared"]
     subprocess.run([*command, str(folder / "mutants.cpp"), "-o", str(target)], check=True)
     return ctypes.CDLL(str(target))
 

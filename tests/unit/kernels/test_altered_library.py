@@ -113,7 +113,7 @@ def test_a_file_compiled_with_fused_operations_is_refused(
     """GCC fuses a product and a sum, even of intrinsics, unless it is told not to. The body of integer products is
     compiled so here; it bears the honest digest, and only its bits can give it away."""
     digest, body = build.source_digest(), f"body_{bk.chosen()['product.integers.many']}.cpp"
-    march = build.MARCH.get(body, build.DEFAULT_MARCH)
+    march = build.march(body)
     monkeypatch.setattr(build, "source_digest", lambda: digest)
     monkeypatch.setitem(build.MARCH, body, (*march, "-ffp-contract=fast"))
     fused = build.build(tmp_path / "fused.so", bodies=build.bodies_here())

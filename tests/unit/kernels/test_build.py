@@ -34,6 +34,26 @@ def test_an_unknown_processor_compiles_the_oldest_bodies(tmp_path: Path) -> None
     assert build.bodies_here(tmp_path / "missing") == ("plain", "avx2")
 
 
+@pytest.mark.parametrize(
+    ("features", "bodies"),
+    [("fp asimd evtstrm aes", ("plain",)), ("fp asimd asimdhp asimddp", ("plain", "neon"))],
+)
+def test_an_arm_machine_compiles_the_body_whose_instruction_it_has(
+    features: str, bodies: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nFeatures\t: {features}\nCPU part\t: 0xd0c\n")
+    assert build.bodies_here(tmp_path / "cpuinfo", "aarch64") == bodies
+
+
+def test_each_machine_compiles_its_own_files_and_those_of_all() -> None:
+    arm = {path.name for path in build.sources(build.BODIES_OF["aarch64"], "aarch64")}
+    own = {path.name for path in build.sources(build.BODIES_OF["x86_64"], "x86_64")}
+    everything = {path.name for path in (build.HERE / "cpu").glob("*.cpp")}
+    assert arm | own == everything and {"pool.cpp", "body_plain.cpp"} <= arm & own
+    assert arm - own == {"body_neon.cpp", "limits_aarch64.cpp", "machine_aarch64.cpp"}
+    assert build.march("body_neon.cpp", "aarch64") != build.march("body_plain.cpp", "aarch64")
+
+
 def test_every_body_has_a_source_and_leaving_some_out_keeps_the_rest() -> None:
     all_sources = {path.name for path in build.sources()}
     assert {f"body_{body}.cpp" for body in build.BODIES} <= all_sources
@@ -43,8 +63,10 @@ def test_every_body_has_a_source_and_leaving_some_out_keeps_the_rest() -> None:
 
 
 def test_the_library_of_the_tests_has_every_body() -> None:
-    assert build.built(build.LIBRARY) == build.BODIES == library.BODIES
+    assert build.built(build.LIBRARY) == build.BODIES
     assert bk.not_built() == ()
+    assert tuple(dict.fromkeys(body for bodies in build.BODIES_OF.values() for body in bodies)) == library.BODIES
+    assert build.BODIES_OF["aarch64"] == library.BODIES_OF_ARM
 
 
 def said_about(folder: Path, line: str) -> str:

@@ -21,6 +21,7 @@ from baton_kernels.manylinux import NotPortable, tag_for
 )
 def test_the_newest_symbol_decides(needed: dict[str, set[str]], tag: str) -> None:
     assert tag_for(needed) == tag
+    assert tag_for(needed, "aarch64") == tag.replace("x86_64", "aarch64")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,8 @@ def test_the_library_needs_nothing_but_the_systems_libraries() -> None:
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "arm.so").write_bytes(b"\x7fELF\x02\x01" + bytes(12) + b"\xb7\0" + bytes(100))
+    assert manylinux.machine_of(tmp_path / "arm.so") == "aarch64"
     (tmp_path / "x.so").write_bytes(b"\x7fELF\x01" + bytes(100))
-    with pytest.raises(NotPortable, match="no ELF file for x86-64"):
+    with pytest.raises(NotPortable, match="no ELF file for x86-64 or aarch64"):
         manylinux.tag(tmp_path / "x.so")

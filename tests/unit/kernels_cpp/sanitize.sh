@@ -11,7 +11,7 @@ common="-std=c++17 -g1 -fno-var-tracking -ffp-contract=off -fno-math-errno -pthr
 
 march() {
     case $1 in
-        dispatch | pool) echo "-march=x86-64" ;;
+        dispatch | machine_x86_64 | pool) echo "-march=x86-64" ;;
         body_avx512bf16) echo "-march=x86-64-v4 -mavx512bf16" ;;
         body_avx512vnni) echo "-march=x86-64-v4 -mavx512vnni" ;;
         body_amx) echo "-march=x86-64-v4 -mamx-tile -mamx-bf16 -mamx-int8" ;;
@@ -24,7 +24,7 @@ suite() {
     kind=$1
     shift
     mkdir -p "$out/$kind"
-    for source in "$cpu"/*.cpp "$here"/test_*.cpp; do
+    for source in $(ls "$cpu"/*.cpp | grep -v -e aarch64 -e neon) "$here"/test_*.cpp; do
         name=$(basename "$source" .cpp)
         echo "$source $out/$kind/$name.o $(march "$name")"
     done | xargs -P "$(nproc)" -L 1 sh -c 'source=$1; object=$2; shift 2; exec '"$cxx $common $*"' "$@" -c "$source" -o "$object"' compile
