@@ -14,6 +14,7 @@ from engine.families.fields import ConfigFields
 from engine.formats.errors import ModelError
 
 CONFIG = "adapter_config.json"
+PEFT_FOLDER = f"Name a PEFT folder with {CONFIG} and adapter_model.safetensors."
 MOST_RANK = 256
 TRAINED_AGAIN = "Merge the adapter into its base with peft (merge_and_unload), or train one without it."
 # Fields that describe the training or the file, and change nothing that is computed.
@@ -52,7 +53,7 @@ class PeftSettings:
 
     @classmethod
     def of(cls, folder: Path) -> "PeftSettings":
-        given = ConfigFields.of(folder / CONFIG)
+        given = ConfigFields.of(folder / CONFIG, where=PEFT_FOLDER)
         if given.raw.get("peft_type") != "LORA":
             given.refuse("peft_type", f"{given.raw.get('peft_type')!r} is not LORA", TRAINED_AGAIN)
         _refuse_unsupported(given)

@@ -29,7 +29,7 @@ from engine.adapters.modules import (
     expert_products,
     in_model,
 )
-from engine.adapters.peft_settings import CONFIG, MOST_RANK, TRAINED_AGAIN, PeftSettings
+from engine.adapters.peft_settings import MOST_RANK, PEFT_FOLDER, TRAINED_AGAIN, PeftSettings
 from engine.adapters.vocabulary import refuse_new_tokens
 from engine.formats.checkpoint import NUMBERS, read_file
 from engine.formats.errors import ModelError
@@ -92,7 +92,7 @@ def _tensors(folder: Path) -> dict[str, Tensor]:
         command = "load it with peft and call save_pretrained(folder), which writes safetensors"
         problem = "is missing, and adapter_model.bin can hold programs and is not opened"
         raise ModelError(path, "file", problem, f"Convert it once: {command}.")
-    raise ModelError(path, "file", "is missing", f"Name a PEFT folder with {CONFIG} and {TENSORS}.")
+    raise ModelError(path, "file", "is missing", PEFT_FOLDER)
 
 
 def _by_module(folder: Path, tensors: Mapping[str, Tensor], known: set[str], model: ModelConfig) -> dict[str, Pair]:

@@ -9,6 +9,7 @@ from engine.formats.errors import ModelError
 from mesh.config.small_files import UnfitFile, read_small
 
 DAMAGED = "The folder is damaged; copy or download it again."
+_MODEL_FOLDER = "Give the path of a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)."
 OTHER = "Baton cannot compute this; serve a model without it."
 _LARGEST = 2.0**127  # larger numbers are infinite in fp32
 _MOST = {"num_hidden_layers": 4096, "max_position_embeddings": 1 << 27}  # more is a mistake that would take all memory
@@ -20,13 +21,12 @@ class ConfigFields:
     raw: dict[str, Any]
 
     @classmethod
-    def of(cls, path: Path) -> "ConfigFields":
-        """The fields of this file."""
+    def of(cls, path: Path, *, where: str = _MODEL_FOLDER) -> "ConfigFields":
+        """The fields of this file. `where`: what to do if it is missing."""
         try:
             raw = json.loads(read_small(path))
-        except FileNotFoundError:
-            remedy = "Give the path of a Hugging Face model folder (config.json, *.safetensors, tokenizer.json)."
-            raise ModelError(path, "file", "does not exist", remedy) from None
+        except (FileNotFoundError, NotADirectoryError):
+            raise ModelError(path, "file", "does not exist", where) from None
         except UnfitFile as error:
             raise ModelError(path, "file", str(error), DAMAGED) from None
         except (OSError, ValueError, RecursionError) as error:

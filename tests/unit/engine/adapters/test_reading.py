@@ -98,7 +98,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         "adapter_model.bin can hold programs.*Convert it once",
     ),
     "no tensors": (lambda folder: (folder / TENSORS).unlink(), "is missing. Name a PEFT folder"),
-    "no configuration": (lambda folder: (folder / "adapter_config.json").unlink(), "does not exist"),
+    "no configuration": (
+        lambda folder: (folder / "adapter_config.json").unlink(),
+        "does not exist. Name a PEFT folder",
+    ),
 }
 
 
