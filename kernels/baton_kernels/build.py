@@ -112,7 +112,7 @@ def march(name: str, machine: str = MACHINE) -> tuple[str, ...]:
 
 
 def compile_command(cxx: str, source: Path, target: Path, machine: str = MACHINE) -> list[str]:
-    """What makes an object file of a source."""
+    """The command that compiles a source into an object file."""
     options = [*FLAGS, *WARNINGS, *LIGHT.get(source.name, ()), *march(source.name, machine)]
     return [cxx, *options, f'-DBATON_SOURCES="{source_digest()}"', "-c", str(source), "-o", str(target)]
 

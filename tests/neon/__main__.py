@@ -63,7 +63,7 @@ def _noticed(name: str, expected: dict[str, list[Array]]) -> bool:
 
 
 def _check(expected: dict[str, list[Array]], paths: Sequence[str], cases: int) -> list[str]:
-    """What differs, with the body that differs."""
+    """Lines that say which results differ, with their body."""
     if set(bk.bodies()["rows"]) != set(BODIES) or set(bk.chosen().values()) != {"neon"}:
         return [f"bodies: {bk.bodies()['rows']}"]
     failed = list[str]()

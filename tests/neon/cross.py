@@ -13,7 +13,7 @@ FOLDER = ROOT / "build" / "neon"
 
 
 @dataclass(frozen=True, slots=True)
-class Sabotage:
+class WrongSource:
     """A change of one source, which the comparison must notice."""
 
     file: str
@@ -25,17 +25,17 @@ class Sabotage:
 _LANES, _BODY = "lanes_neon.h", ("body_neon.cpp",)
 _TREE = "vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d)"
 SABOTAGES = {
-    "excess": Sabotage("quads.h", "kByteExcess = 0;", "kByteExcess = 1;", _BODY),
-    "fused": Sabotage(_LANES, "OF_XYZ(vfmaq_f32)", "OF_XYZ(vmlaq_f32)", _BODY),
-    "tree": Sabotage(_LANES, _TREE, _TREE.replace("x.c", "x.e").replace("x.b", "x.c").replace("x.e", "x.b"), _BODY),
-    "nan": Sabotage(_LANES, "vbslq_f32(vcgtq_f32(x, y), x, y)", "vmaxnmq_f32(x, y)", _BODY),
-    "sign": Sabotage(_LANES, "vshrq_n_s16(as_words(x), 8)", "vshrq_n_s16(as_words(x), 7)", _BODY),
-    "denormals": Sabotage("processor_aarch64.h", "FloatMode{1} << 24", "FloatMode{0} << 24", ("pool.cpp",)),
+    "excess": WrongSource("quads.h", "kByteExcess = 0;", "kByteExcess = 1;", _BODY),
+    "fused": WrongSource(_LANES, "OF_XYZ(vfmaq_f32)", "OF_XYZ(vmlaq_f32)", _BODY),
+    "tree": WrongSource(_LANES, _TREE, _TREE.replace("x.c", "x.e").replace("x.b", "x.c").replace("x.e", "x.b"), _BODY),
+    "nan": WrongSource(_LANES, "vbslq_f32(vcgtq_f32(x, y), x, y)", "vmaxnmq_f32(x, y)", _BODY),
+    "sign": WrongSource(_LANES, "vshrq_n_s16(as_words(x), 8)", "vshrq_n_s16(as_words(x), 7)", _BODY),
+    "denormals": WrongSource("processor_aarch64.h", "FloatMode{1} << 24", "FloatMode{0} << 24", ("pool.cpp",)),
 }
 
 
 def missing() -> str:
-    """What this machine lacks for it, or nothing."""
+    """The tools that this machine lacks, with the remedy; empty if it has all."""
     lacking = [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
     return f"{' and '.join(lacking)} not found: {REMEDY}" if lacking else ""
 

@@ -41,7 +41,7 @@ class Emulated:
         os.close(self._memory)
 
     def call(self, name: str, signature: str, *arguments: Any) -> Any:
-        """What the function of this name returns; what it writes stands in this process's memory."""
+        """Returns the result of the function of this name; what it writes stands in this process's memory."""
         result, *kinds = signature
         ints = [_number(each) for kind, each in zip(kinds, arguments, strict=True) if kind != "f"]
         floats = [float(each) for kind, each in zip(kinds, arguments, strict=True) if kind == "f"]
