@@ -114,7 +114,7 @@ async def test_a_load_reaches_all_workers_or_none_and_a_request_keeps_the_conten
         await loading.unload("a")
         assert mesh.gateway.models() == ("tiny",)
         gone = mesh.ask(PROMPT, sampling=Sampling(max_tokens=4), adapter=ChosenAdapter("a", before))
-        with pytest.raises(Unavailable, match="unloaded or replaced"):
+        with pytest.raises(Unavailable, match="it was unloaded"):
             await gone.task
 
 
