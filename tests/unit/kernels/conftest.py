@@ -28,12 +28,14 @@ def _as_found() -> Iterator[None]:
 class Bits:
     """Runs a computation under every usable body with 1, 2 and 3 threads, and asserts equal bits."""
 
+    emulated: bool = False  # with emulated tiles: of integer products nothing else emulates them
+
     def same(self, compute: Callable[[], Array]) -> Array:
         usable = {body for found in bk.bodies().values() for body in found}
         assert {"plain", "avx2"} <= usable, "run `python -m baton_kernels.build`, which builds every body"
         bk.choose("plain")
         expected = compute()
-        for body in [*(b for b in BODIES if b in usable), None]:
+        for body in [*(b for b in BODIES if b in usable and (self.emulated or b != "tiles")), None]:
             bk.choose(body)
             for threads in (1, 3):
                 bk.set_threads(threads)

