@@ -41,7 +41,7 @@ class Roles:
 
 def bodies(way: str) -> tuple[str, ...]:
     """Bodies that this machine can run such products with, the newest last."""
-    return baton_kernels.bodies()[f"product.{products(way)}"]
+    return baton_kernels.product_bodies(products(way))
 
 
 def products(way: str) -> str:
@@ -75,7 +75,7 @@ def fingerprints() -> dict[str, dict[str, str]]:
     whole process, so nothing else may compute meanwhile."""
     found: dict[str, dict[str, str]] = {}
     for path in (*baton_kernels.PATHS, "integers"):  # those of pages in eight bits are attention's, of these paths
-        for body in baton_kernels.bodies()[f"product.{path}"]:
+        for body in baton_kernels.product_bodies(path):
             baton_kernels.choose(body)
             try:
                 found.setdefault(path, {})[body] = baton_kernels.self_test(path)

@@ -58,7 +58,7 @@ def _path(place: str, field: str, wanted: str, dtype: str) -> str:
 
 
 def _force(body: str, path: str) -> None:
-    usable = baton_kernels.bodies()[f"product.{path}"]
+    usable = baton_kernels.product_bodies(path)
     if body in baton_kernels.not_built():
         problem = f"the kernels were built without the body {body!r}, which this processor does not need"
         raise ModelError("environment", VARIABLE, problem, "Run `python -m baton_kernels.build`, which builds all.")

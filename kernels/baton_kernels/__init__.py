@@ -7,7 +7,7 @@ from baton_kernels import draft, experts, layer
 from baton_kernels.arrays import PATHS
 from baton_kernels.forms import MatrixForm, form_of, most_segments, panels, parts, shape_of, stack, stacked_bytes
 from baton_kernels.library import KERNEL_VERSION, LAYOUT_VERSION, KernelError, available
-from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, set_threads, threads
+from baton_kernels.machine import bodies, choose, chosen, has_tiles, not_built, product_bodies, set_threads, threads
 from baton_kernels.paged import KV, OWN, attention, kv_index, layer_bytes, rotate_write, tiles
 from baton_kernels.pages import checksum, checksums, copy_page, scatter
 from baton_kernels.products import (
@@ -68,6 +68,7 @@ __all__ = [
     "panels",
     "parts",
     "product",
+    "product_bodies",
     "rmsnorm",
     "rmsnorm_within",
     "rotate_write",

@@ -24,6 +24,9 @@ OPERATIONS = (
 )
 
 
+_EMULATED = "tiles"  # the body that computes on tiles without a processor that has them
+
+
 def not_built() -> tuple[str, ...]:
     """The bodies for machines of this kind that the library lacks because this processor has no use for them."""
     arm = os.uname().machine == "aarch64"
@@ -38,6 +41,13 @@ def bodies() -> dict[str, tuple[str, ...]]:
         operation: tuple(name for b, name in enumerate(BODIES) if library.usable(b) and library.knows(b, o))
         for o, operation in enumerate(OPERATIONS)
     }
+
+
+def product_bodies(products: str) -> tuple[str, ...]:
+    """The bodies that this machine can run products of a path, or of `integers`, with: the newest last, emulated tiles
+    first."""
+    found = bodies()["product.integers.many" if products == "integers" else f"product.{products}"]
+    return tuple(sorted(found, key=lambda body: body != _EMULATED))
 
 
 def chosen() -> dict[str, str]:
