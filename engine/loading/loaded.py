@@ -90,7 +90,7 @@ class CpuModel:
     @property
     def body(self) -> str:
         dense = self.weights.products in baton_kernels.PATHS
-        return baton_kernels.chosen()[f"product.{self.weights.path if dense else 'integers'}"]
+        return baton_kernels.chosen()[f"product.{self.weights.path if dense else 'integers.many'}"]
 
     @property
     def context_tokens(self) -> int:
