@@ -20,7 +20,7 @@ _LARGEST_GEMMAS = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whos
 _NEAR = 1e-4
 _MOST_LAYERS = 4096
 _PARTIAL = ("phi3", "glm4", "stablelm")  # architectures that may rotate a part of each head
-_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of a text, of a turn, of a message
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # they end a text, a turn, a message
 
 
 class Metadata:

@@ -9,7 +9,7 @@ from engine.formats.errors import ModelError
 from engine.formats.gguf_file import GgufFile
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _BYTE = 1, 2, 3, 4, 6
-_MOST_LETTERS, _LONGEST = 1 << 22, 512  # of tokens with scores, each of which is cut at every letter
+_MOST_LETTERS, _LONGEST = 1 << 22, 512  # scored tokens are cut at every letter
 _TAKE = "Take the model's safetensors, or a file of another converter."
 # How a text is cut into words, by the name that the file gives the rule.
 _LLAMA3 = (

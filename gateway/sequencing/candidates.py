@@ -67,7 +67,7 @@ def adapter_missing(request: GatewayRequest, workers: Workers, local: Local) -> 
     if choice.adapter is None:
         return None
     every = (Tier.PREFILL,) if local is Local.NEVER else tuple(Tier)
-    needed = (every,) if choice.examination is not None else ((Tier.DECODE,), every)  # of each, one worker needs it
+    needed = (every,) if choice.examination is not None else ((Tier.DECODE,), every)  # one worker of each needs it
     for tiers in needed:
         serving = [each for tier in tiers for each in mine.tier(tier)]
         if serving and all(each.incarnation in lacking for each in serving):

@@ -204,7 +204,7 @@ def triggered(
 
 
 def thought(reasoning: ReasoningFormat | None, added: Added) -> tuple[str, list[str]]:
-    """What lets a model reason before a free answer: the beginning of the rule `start`, and the rules that it names.
+    """Returns what lets a model reason before a free answer: how the rule `start` begins, and the rules that it names.
 
     Free text, the terminal TEXT, holds marks that are text. It holds no added token, so marks that are one have a rule
     of their own. The prompt may have written the mark that begins the reasoning."""

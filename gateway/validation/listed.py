@@ -35,7 +35,7 @@ def with_listed_logprobs(
     most = limits.max_logprobs
     listed = listed_count(request.top_logprobs, fields.name("top_logprobs"), most, vocabulary)
     of_prompt = listed_count(request.prompt_logprobs, fields.name("prompt_logprobs"), most, vocabulary)
-    top, choices = listed or 0, request.prompts * (request.best_of or request.n or 1)  # of the whole answer
+    top, choices = listed or 0, request.prompts * (request.best_of or request.n or 1)  # the whole answer has them
     if top > MAX_TOP_LOGPROBS and request.beams is not None:
         raise fields.invalid("top_logprobs", f"must be at most {MAX_TOP_LOGPROBS} with use_beam_search")
     if top > MAX_TOP_LOGPROBS and choices * max_tokens * (1 + top) > MAX_LISTED:

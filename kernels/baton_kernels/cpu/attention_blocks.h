@@ -74,7 +74,7 @@ static inline long pair_bytes(Kv kv) { return kv == kKvOwn ? 4 : kv == kKvInt4 ?
 
 INLINE Places find(const AttentionCall& call, Path path, long sequence, long kv_head, long block) {
     const long bytes = head_bytes(path, call.kv, call.page_tokens, call.dim);
-    const long row = call.kv == kKvOwn ? call.dim * element_bytes(path) : code_bytes(call.kv, call.dim);  // of one token's elements
+    const long row = call.kv == kKvOwn ? call.dim * element_bytes(path) : code_bytes(call.kv, call.dim);  // bytes of one token's elements
     const long last = (call.starts[sequence] + call.counts[sequence] - 1) / call.page_tokens;
     const long first_page = first_seen(call.starts[sequence], call.window) / call.page_tokens;
     Places t;

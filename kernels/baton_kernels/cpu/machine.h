@@ -13,7 +13,7 @@ struct Machine {
 };
 
 const Machine& machine();
-int best_body(Operation);  // of those that the machine runs
+int best_body(Operation);  // the fastest that the machine runs
 int whole_body();          // the best of those that know every operation
 
 bool pairs_are_slow();     // measures; the machine must have the instruction

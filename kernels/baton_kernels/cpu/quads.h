@@ -23,7 +23,7 @@ INLINE Ints multiplied(Ints w) { return w; }
 #endif
 
 // (nibble - zero) * factor + 128 of four nibbles in each lane, where zero and factor belong to the lane. A nibble times a factor is
-// below 256, because the result fits a byte for all nibbles (pack_integer.cpp): so one product of words makes two of bytes.
+// below 256, because the result fits a byte for all nibbles (products.py checks it): so one product of words makes two of bytes.
 struct ScaledBytes {
     Ints factors, shift;
 

@@ -1,4 +1,4 @@
-"""What the events of SGLang's streams cost: a number of times the answer that does not grow with it."""
+"""The events of SGLang's stream repeat a token a bounded number of times, however long the answer is."""
 
 from itertools import pairwise
 
