@@ -7,6 +7,8 @@ decode_svc/speculation/draft_length.py decides how many a step gets."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from itertools import takewhile
+from operator import attrgetter
 
 from decode_svc.speculation.draft_length import DRAFT_SHARE, FIRST_WAIT, Candidate, DraftLengths
 from decode_svc.speculation.drafts import DraftedText
@@ -117,8 +119,10 @@ class Speculation:
     # ---- after a step
 
     def verified(self, piece: Piece, sampled: tuple[Sampled, ...]) -> tuple[Sampled, ...]:
-        """The rows that count: those of accepted drafts and the one behind them."""
-        return sampled[: self._accept(piece, sampled) + 1]
+        """The rows that count: those of accepted drafts and the one behind them. A row whose numbers have overflowed
+        does not: the next step has it as its first, and fails."""
+        rows = sampled[: self._accept(piece, sampled) + 1]
+        return rows if len(rows) < 2 else tuple(takewhile(attrgetter("is_number"), rows))
 
     def settle(self, request: DraftedText, piece: Piece, shown: int, proposed: tuple[int, ...]) -> None:
         """Record a step that has added `shown` tokens to the text: which drafts were right, and the new proposals."""

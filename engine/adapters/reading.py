@@ -65,9 +65,9 @@ def read_adapter(
     given = _by_module(folder, low_rank, set(sources), model)
     if not given and not settings.saved:
         raise ModelError(folder / TENSORS, "file", "holds no tensors of an adapter", _AGAIN)
+    _check_targets(settings, set(sources), set(given))
     if base_edges.tied and settings.tying:
         _tie(given)
-    _check_targets(settings, set(sources), set(given))
     parts = {module: _part(settings, module, sources[module], pair, model, most_rank) for module, pair in given.items()}
     of_experts = _deltas(experts, parts, expert_place(model.layers, 0, model.experts))
     return AdapterWeights(
@@ -135,13 +135,18 @@ def _tie(given: dict[str, Pair]) -> None:
 
 
 def _check_targets(settings: PeftSettings, known: set[str], given: set[str]) -> None:
-    """Every module that the configuration lists is in the model, and the file has tensors of it."""
+    """Every module that the configuration lists is in the model, and the file has tensors of it and of no other."""
     for target in settings.targets:
         if not any(_ends(module, target) for module in known):
             problem = f"{target!r} is no module of the model in which an adapter is computed"
             raise ModelError(settings.path, "target_modules", problem, _OTHER_MODEL)
         if not any(_ends(module, target) for module in given):
             raise ModelError(settings.path, "target_modules", f"{TENSORS} has no tensors of {target!r}", _AGAIN)
+    tied = {EMBEDDING, HEAD} if settings.tying else set[str]()
+    for module in sorted(given - tied) if settings.targets else ():
+        if not any(_ends(module, target) for target in settings.targets):
+            problem = f"does not name {module}, of which {TENSORS} has tensors"
+            raise ModelError(settings.path, "target_modules", problem, _AGAIN)
 
 
 def _ends(module: str, target: str) -> bool:

@@ -22,6 +22,7 @@ OnPlanLayers = Callable[
 ]  # (plan, first layer, layers): these layers of its rows are in the pages
 Halves = dict[int, tuple[Piece, Result, int]]  # by key: the piece, the result that has it, its place there
 
+OVERFLOW = "the model's numbers overflow on this text (a logprob is NaN): are the weights of model and adapter sound?"
 PROBE_KEY = -(2**62)  # no request has it
 
 
@@ -51,11 +52,27 @@ class Isolation:
             # A stale step was launched behind one that failed, so it followed tokens that were never sampled.
             result = await self._compute_again(plan, None if stale else error, on_layers)
         self._before = plan, result
-        return result
+        return self._checked(plan, result)
 
     def counts(self) -> dict[str, int]:
         """Since the start: requests that ended because a step with them alone failed."""
         return {"failed": self._failed}
+
+    def _checked(self, plan: Plan, result: Result) -> Result:
+        """The result with a fault for each piece whose numbers have overflowed. Drafts behind the first row are checked
+        by who accepts them: a wrong draft may overflow where the text does not."""
+        sound = [not rows or rows[0].is_number for rows in result.sampled]
+        if result.reports:
+            known = [report is None or report.is_number for report in result.reports]
+            sound = [row and report for row, report in zip(sound, known, strict=True)]
+        if all(sound):
+            return result
+        self._failed += sound.count(False)
+        log.error("step %d: %s", plan.step, OVERFLOW)
+        outcomes = zip(result.outcomes(plan), sound, strict=True)
+        faults = tuple(fault or ("" if each else OVERFLOW) for (_, _, fault), each in outcomes)
+        sampled = tuple(rows if each else () for rows, each in zip(result.sampled, sound, strict=True))
+        return replace(result, sampled=sampled, faults=faults)
 
     async def _compute_again(self, plan: Plan, error: Exception | None, on_layers: OnPlanLayers | None) -> Result:
         """`error`: the whole plan fails with it; None: that is not known."""

@@ -7,7 +7,10 @@ sample several of its last rows: that is how drafts are verified. To roll a requ
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
+from math import isnan
 from typing import Protocol
+
+import numpy as np
 
 from engine.step.adapted import AdapterWeights
 from engine.step.piece_masks import StepMasks
@@ -118,6 +121,11 @@ class Sampled:
     top_ids: tuple[int, ...] = ()
     top_logprobs: tuple[float, ...] = ()
 
+    @property
+    def is_number(self) -> bool:
+        """False: the model's numbers have overflowed in this row, so the token means nothing."""
+        return not isnan(self.logprob)
+
 
 @dataclass(frozen=True, slots=True)
 class RowsReport:
@@ -128,6 +136,12 @@ class RowsReport:
     top_ids: bytes = b""  # unsigned; the likeliest tokens of each row, best first
     top_logprobs: bytes = b""  # floats
     pooled: bytes = b""  # floats: the hidden state of the last row, or the sum over all rows so far
+
+    @property
+    def is_number(self) -> bool:
+        """False: the model's numbers have overflowed in some row. A logprob of -inf is a number: it means never."""
+        logprobs, pooled = (np.frombuffer(values, "<f4") for values in (self.logprobs, self.pooled))
+        return not np.isnan(logprobs).any() and bool(np.isfinite(pooled).all())
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from baton import LLM, LoRARequest, SamplingParams, StructuredOutputsParams, TokensPrompt
+from engine.builtin import tiny
 from library.opened import ModelOrder, opened
 from mesh.config.config_checks import ConfigError
 
@@ -257,3 +259,23 @@ def test_what_is_closed_holds_no_files_and_no_pages() -> None:
             LLM(threads=1, pool_bytes=1)
     gc.collect()  # what the errors refer to
     assert files() <= before + 1
+
+
+def test_a_model_whose_numbers_overflow_says_so_and_answers_no_token(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "model", "llama2", dtype="fp32")
+    path = folder / "model.safetensors"
+    raw = bytearray(path.read_bytes())
+    first = 8 + int.from_bytes(raw[:8], "little")
+    for name, about in json.loads(raw[8:first]).items():
+        if "down_proj" in name:
+            begin, end = (first + offset for offset in about["data_offsets"])
+            raw[begin:end] = np.full((end - begin) // 4, 3e38, np.float32).tobytes()  # finite, but not what they make
+    path.write_bytes(raw)
+    with LLM(str(folder), threads=1, speculation="off") as llm:
+        for ask in (
+            lambda: llm.generate([[5, 6, 7]], GREEDY, use_tqdm=False),
+            lambda: llm.generate([[5, 6, 7]], SamplingParams(prompt_logprobs=1), use_tqdm=False),
+            lambda: llm.embed([[5, 6, 7]], use_tqdm=False),
+        ):
+            with pytest.raises(RuntimeError, match=r"numbers overflow on this text .* weights"):
+                ask()

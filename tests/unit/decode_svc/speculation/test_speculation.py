@@ -83,6 +83,13 @@ def test_accepted_drafts_and_the_token_behind_them_are_the_text() -> None:
     assert (one.drafts.drafted, one.drafts.accepted, *what.counts().values()) == (3, 2, 3, 2)
 
 
+def test_a_row_behind_an_accepted_draft_whose_numbers_overflow_counts_for_nothing() -> None:
+    one, what = request(), speculation()
+    piece = piece_of(one, (7, 8, 9), what.drafting(one, 4))
+    sampled = (*says(7, 8), Sampled(0, float("nan")), *says(10))
+    assert take(what, one, piece, sampled, ()) == [7, 8], "the next step has the third row as its first, and fails"
+
+
 def test_tokens_say_which_of_them_were_drafts() -> None:
     one, what = request(), speculation()
     piece = piece_of(one, (7, 8))

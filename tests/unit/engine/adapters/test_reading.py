@@ -15,7 +15,7 @@ from engine.formats.checkpoint import read_file
 from engine.formats.errors import ModelError
 from engine.formats.writing import write_tensors
 from engine.model.config import ModelConfig, read_config
-from tests.harness.adapters import PREFIX, make_adapter
+from tests.harness.adapters import ALL, PREFIX, make_adapter
 
 LAYER = f"{PREFIX}model.layers.0."
 
@@ -71,6 +71,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a lost target": (
         lambda folder: with_tensors(folder, renamed("o_proj", "q_projx")) or configured(folder),
         "belongs to .*q_projx, which the model lacks",
+    ),
+    "more than its targets": (
+        lambda folder: configured(folder, target_modules=[name for name in ALL if name != "down_proj"]),
+        "target_modules: does not name model.layers.0.mlp.down_proj, of which adapter_model.safetensors has tensors",
     ),
     "a module": (lambda folder: with_tensors(folder, renamed("layers.1", "layers.7")), "belongs to model.layers.7"),
     "a norm": (

@@ -1,15 +1,18 @@
 """A step that fails ends only the pieces that fail alone; the bits of the others do not change."""
 
 import asyncio
+from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from engine.builtin import tiny
-from engine.pool.isolation import PROBE_KEY, Isolation
+from engine.pool.isolation import OVERFLOW, PROBE_KEY, Isolation
 from engine.pool.pages import PagePool
-from engine.step.plan import OnLayers, Piece, Plan, Result, Sampled
+from engine.step.plan import OnLayers, Piece, Plan, Result, RowsReport, Sampled
 from mesh.messages.jobs import Sampling
 
 
@@ -78,6 +81,51 @@ async def test_a_worker_that_computes_nothing_proves_itself_or_raises() -> None:
     with pytest.raises(ArithmeticError):
         await computed(FailingRunner(most=0), plan, pages)
     assert pages.counts().free == 4, "the page of the trial is back"
+
+
+@pytest.mark.parametrize("bad", [(0,), (2, 3)])
+async def test_pieces_whose_numbers_overflow_fail_without_a_second_step(bad: tuple[int, ...]) -> None:
+    class Overflowing(FailingRunner):
+        async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
+            result = await super().run(plan, on_layers)
+            rows = zip(plan.pieces, result.sampled, strict=True)
+            sampled = tuple((Sampled(0, nan),) if piece.tokens[0] in bad else drawn for piece, drawn in rows)
+            return replace(result, sampled=sampled)
+
+    runner = Overflowing()
+    result = await computed(runner, Plan(1, tuple(row(10 + token, token) for token in range(5))))
+    assert [token for token, fault in enumerate(result.faults) if fault == OVERFLOW] == list(bad)
+    assert [len(sampled) for sampled in result.sampled] == [int(token not in bad) for token in range(5)]
+    assert len(runner.plans) == 1
+
+
+async def test_a_wrong_draft_that_overflows_harms_nobody() -> None:
+    class Overflowing(FailingRunner):
+        async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
+            return Result(((Sampled(4, -0.5), Sampled(0, nan)),))
+
+    piece = Piece(1, (3, 9), 0, (0,), 2, 0, Sampling())
+    result = await computed(Overflowing(), Plan(1, (piece,)))
+    assert not any(result.faults) and result.sampled[0][0].token == 4
+
+
+@pytest.mark.parametrize(
+    ("report", "overflows"),
+    [
+        (RowsReport(logprobs=np.array([-1, -np.inf], "<f4").tobytes()), False),
+        (RowsReport(logprobs=np.array([-1, nan], "<f4").tobytes()), True),
+        (RowsReport(pooled=np.array([1, 2], "<f4").tobytes()), False),
+        (RowsReport(pooled=np.array([1, np.inf], "<f4").tobytes()), True),
+    ],
+)
+async def test_a_report_on_rows_that_overflow_is_none(report: RowsReport, overflows: bool) -> None:
+    class Examining(FailingRunner):
+        async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
+            return Result(((), ()), reports=(report, None))
+
+    plan = Plan(1, (replace(row(1, 1), sampled=0, sampling=None), row(2, 2)))
+    result = await computed(Examining(), plan)
+    assert result.faults == ((OVERFLOW, "") if overflows else ())
 
 
 async def test_a_step_launched_behind_a_failing_one_is_computed_again_with_the_right_tokens() -> None:
