@@ -148,8 +148,8 @@ door: $(DEV) ## what the front door costs beside a bare server, and what slow re
 	@$(BIN)/python -m bench.gateway --json $(ARGS)
 
 .PHONY: faults
-faults: $(DEV) cancel ## kill and freeze workers in mid-push, check all messages against the model, cancel a thousand requests
-	$(BIN)/python -m pytest tests/chaos -m chaos $(ARGS)
+faults: $(DEV) cancel ## kill, freeze and replace processes, check all messages against the model, cancel a thousand requests
+	$(BIN)/python -m pytest tests/chaos tests/mesh -m chaos $(ARGS)
 
 .PHONY: cancel
 cancel: $(DEV) ## a thousand random cancels; no page may leak

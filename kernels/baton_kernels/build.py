@@ -49,7 +49,7 @@ WARNINGS = (
 )  # GCC 12 misreads its own headers
 DEFAULT_MARCH = {"x86_64": ("-march=x86-64-v3",), "aarch64": ("-march=armv8-a",)}
 # The loops of the plain body vectorize as well at -O1. -O3 unrolls them first and compiles as long as all other files.
-LIGHT = {"body_plain.cpp": ("-O1", "-ftree-vectorize", "-ftree-slp-vectorize")}
+LIGHT = {"body_plain.cpp": ("-O1", "-ftree-vectorize", "-ftree-slp-vectorize", "-fno-tree-sra")}
 MARCH = {
     "dispatch.cpp": (),  # decides whether anything newer may run
     "pool.cpp": (),

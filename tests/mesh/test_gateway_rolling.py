@@ -26,7 +26,7 @@ from mesh.config.settings import read_settings
 from tests.harness.client import MeshClient, TokenRequest
 from tests.harness.plain_http import Counted, PlainClient
 
-pytestmark = pytest.mark.mesh
+pytestmark = [pytest.mark.mesh, pytest.mark.chaos]
 START_SECONDS = 120.0
 PATH, FRESH_SECONDS, KEPT, STREAMS = "/v1/completions", 0.018, 6, 3
 BODY: dict[str, Any] = {"model": "random", "prompt": "Once", "temperature": 0, "ignore_eos": True, "max_tokens": 1}

@@ -15,7 +15,7 @@ import pytest
 from cli.connecting.health import health
 from cli.local_mesh.ports import free_address
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mesh, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0

@@ -24,7 +24,7 @@ from mesh.config.settings import read_settings
 from mesh.rules import RULES
 from tests.harness.waiting import within
 
-pytestmark = [pytest.mark.mesh, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.mesh, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 START_SECONDS = 120.0
 BODY: dict[str, Any] = {"model": "random", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}

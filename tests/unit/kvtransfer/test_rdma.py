@@ -82,7 +82,7 @@ async def test_an_agent_that_does_not_end_is_no_proof(rdma, new_pair, caplog):
     async with new_pair(rdma) as pair:
         (gate,) = pair.receiver._gates[WRITER]
         kept = gate._agent._nixl.agent
-        assert not await pair.receiver.silent(WRITER, 30)
+        assert not await pair.receiver.silent(WRITER, 2)
         assert not await pair.receiver.silent(WRITER, 0)
         assert "still in use" in caplog.text
         del kept
