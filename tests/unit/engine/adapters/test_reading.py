@@ -72,10 +72,6 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: with_tensors(folder, renamed("o_proj", "q_projx")) or configured(folder),
         "belongs to .*q_projx, which the model lacks",
     ),
-    "more than its targets": (
-        lambda folder: configured(folder, target_modules=[name for name in ALL if name != "down_proj"]),
-        "target_modules: does not name model.layers.0.mlp.down_proj, of which adapter_model.safetensors has tensors",
-    ),
     "a module": (lambda folder: with_tensors(folder, renamed("layers.1", "layers.7")), "belongs to model.layers.7"),
     "a norm": (
         lambda folder: with_tensors(folder, renamed("mlp.up_proj", "input_layernorm")),
@@ -118,6 +114,14 @@ def test_what_cannot_be_computed_is_refused_by_its_name(
     change, message = FAULTS[fault]
     change(folder)
     with pytest.raises(ModelError, match=f"(?s){message}"):
+        read_adapter(folder, config)
+
+
+def test_more_than_its_targets_is_refused(model: Path, config: ModelConfig, tmp_path: Path) -> None:
+    folder = make_adapter(tmp_path / "adapter", model)
+    configured(folder, target_modules=[name for name in ALL if name != "down_proj"])
+    words = "target_modules: does not name model.layers.0.mlp.down_proj, of which adapter_model.safetensors has tensors"
+    with pytest.raises(ModelError, match=words):
         read_adapter(folder, config)
 
 

@@ -85,14 +85,14 @@ async def test_a_worker_that_computes_nothing_proves_itself_or_raises() -> None:
 
 @pytest.mark.parametrize("bad", [(0,), (2, 3)])
 async def test_pieces_whose_numbers_overflow_fail_without_a_second_step(bad: tuple[int, ...]) -> None:
-    class Overflowing(FailingRunner):
+    class OverflowingRunner(FailingRunner):
         async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
             result = await super().run(plan, on_layers)
             rows = zip(plan.pieces, result.sampled, strict=True)
             sampled = tuple((Sampled(0, nan),) if piece.tokens[0] in bad else drawn for piece, drawn in rows)
             return replace(result, sampled=sampled)
 
-    runner = Overflowing()
+    runner = OverflowingRunner()
     result = await computed(runner, Plan(1, tuple(row(10 + token, token) for token in range(5))))
     assert [token for token, fault in enumerate(result.faults) if fault == OVERFLOW] == list(bad)
     assert [len(sampled) for sampled in result.sampled] == [int(token not in bad) for token in range(5)]
@@ -100,12 +100,12 @@ async def test_pieces_whose_numbers_overflow_fail_without_a_second_step(bad: tup
 
 
 async def test_a_wrong_draft_that_overflows_harms_nobody() -> None:
-    class Overflowing(FailingRunner):
+    class WrongDraftRunner(FailingRunner):
         async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
             return Result(((Sampled(4, -0.5), Sampled(0, nan)),))
 
     piece = Piece(1, (3, 9), 0, (0,), 2, 0, Sampling())
-    result = await computed(Overflowing(), Plan(1, (piece,)))
+    result = await computed(WrongDraftRunner(), Plan(1, (piece,)))
     assert not any(result.faults) and result.sampled[0][0].token == 4
 
 
@@ -119,12 +119,12 @@ async def test_a_wrong_draft_that_overflows_harms_nobody() -> None:
     ],
 )
 async def test_a_report_on_rows_that_overflow_is_none(report: RowsReport, overflows: bool) -> None:
-    class Examining(FailingRunner):
+    class ReportingRunner(FailingRunner):
         async def run(self, plan: Plan, on_layers: OnLayers | None = None) -> Result:
             return Result(((), ()), reports=(report, None))
 
     plan = Plan(1, (replace(row(1, 1), sampled=0, sampling=None), row(2, 2)))
-    result = await computed(Examining(), plan)
+    result = await computed(ReportingRunner(), plan)
     assert result.faults == ((OVERFLOW, "") if overflows else ())
 
 
