@@ -9,8 +9,7 @@ pip() { "$1/bin/python" -m pip --disable-pip-version-check --quiet install "${@:
 
 if [[ ! -f openvino/done ]]; then
     "$python" -m venv openvino
-    pip openvino torch==2.13.0
-    pip openvino openvino-genai==2026.4.1.0 'optimum-intel[openvino]==2.2.0'
+    pip openvino torch==2.13.0 openvino-genai==2026.4.1.0 'optimum-intel[openvino]==2.2.0' # one call, so that torch stays
     touch openvino/done
 fi
 if [[ ! -f vllm/done ]]; then

@@ -11,8 +11,9 @@ from gateway.core.interface import ChoiceRequest, Core, ExaminationStream
 from gateway.prompts.assets import Assets
 from gateway.prompts.lengths import validate_length
 from gateway.tracing.record import RequestRecord, unrecorded
+from gateway.validation.fields import Fields
 from gateway.validation.ranges import PRIORITIES
-from gateway.validation.validate import MAX_SALT_CHARACTERS, check_adapter, validate_model
+from gateway.validation.validate import check_adapter, validate_model
 from mesh.errors import InvalidRequest
 from mesh.messages.jobs import Sampling
 from mesh.messages.orders import Examination
@@ -46,11 +47,9 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
     if not request.inputs:
         raise InvalidRequest(request.field, f"{request.field} is empty; it needs at least one text")
     check_count(request.field, len(request.inputs))
-    if len(request.salt) > MAX_SALT_CHARACTERS:
-        what = f"cache_salt has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed"
-        raise InvalidRequest("cache_salt", what)
-    if not PRIORITIES.holds(request.priority):
-        raise InvalidRequest("priority", f"priority must be {PRIORITIES.words}, not {request.priority}")
+    fields = Fields({"salt": "cache_salt"})
+    fields.salt(request.salt)
+    fields.number("priority", PRIORITIES, request.priority)
     context = facts.context(assets.context_tokens)
     for index, ids in enumerate(request.inputs):
         name = f"{request.field}[{index}]" if len(request.inputs) > 1 else request.field
@@ -60,7 +59,7 @@ def validate_embed(request: EmbedRequest, core: Core, assets: Assets) -> list[Ch
         if not 0 <= min(ids) <= max(ids) < assets.vocabulary:
             what = f"{name} holds an unknown token id; the vocabulary has ids 0 to {assets.vocabulary - 1}"
             raise InvalidRequest(name, what)
-    dimensions = _dimensions(request.dimensions, assets)
+    dimensions = validate_dimensions(request.dimensions, assets)
     admission = request.trace.admission
     priority, salt = admission.priority(request.priority, "priority"), admission.salt(request.salt)
     admission.adds(prompt_tokens=sum(map(len, request.inputs)), choices=1, max_tokens=0)  # a few run at a time
@@ -88,7 +87,7 @@ def check_count(field: str, count: int) -> None:
         raise InvalidRequest(field, f"{field} has {count} entries; at most {MAX_INPUTS} are allowed")
 
 
-def _dimensions(wanted: int | None, assets: Assets) -> int:
+def validate_dimensions(wanted: int | None, assets: Assets) -> int:
     """How many values an embedding is cut to; 0: it stays whole."""
     settings = assets.embedding
     if wanted is None or wanted == settings.dimensions:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gateway.validation.ranges import Range
+from gateway.validation.ranges import MAX_SALT_CHARACTERS, Range
 from mesh.errors import InvalidRequest
 
 
@@ -19,9 +19,15 @@ class Fields:
     def within(self, ranges: Mapping[str, Range], request: object) -> None:
         """Refuses a field of the request that is outside its range; a field that the client left out is in none."""
         for field, bounds in ranges.items():
-            value = getattr(request, field)
-            if value is not None and not bounds.holds(value):
-                raise self.invalid(field, f"must be {bounds.words}, not {value}")
+            self.number(field, bounds, getattr(request, field))
+
+    def number(self, field: str, bounds: Range, value: float | None) -> None:
+        if value is not None and not bounds.holds(value):
+            raise self.invalid(field, f"must be {bounds.words}, not {value}")
+
+    def salt(self, salt: str) -> None:
+        if len(salt) > MAX_SALT_CHARACTERS:
+            raise self.invalid("salt", f"has {len(salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed")
 
     def token_ids(self, field: str, ids: tuple[int, ...], vocabulary: int) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < vocabulary:

@@ -29,7 +29,6 @@ MAX_AFFINITY_CHARACTERS = 256
 GREEDY_BELOW = 1e-5  # a lower temperature is served as 0: the largest logit always wins, and dividing by it overflows
 MAX_STOP_CHARACTERS = 1024
 MAX_STOP_IDS = 4096
-MAX_SALT_CHARACTERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +222,7 @@ def _per_choice(
         raise fields.invalid("emitted", f"names choice {max(request.emitted)}; the choices are 0 to {count - 1}")
     if request.emitted and request.seed is None and sampling["temperature"] > 0:
         raise fields.invalid("seed", "is needed to continue a sampled answer: send the seed of its Started event")
-    if len(request.salt) > MAX_SALT_CHARACTERS:
-        raise fields.invalid("salt", f"has {len(request.salt)} characters; at most {MAX_SALT_CHARACTERS} are allowed")
+    fields.salt(request.salt)
     if len(request.affinity) > MAX_AFFINITY_CHARACTERS:
         raise fields.invalid("affinity", f"is longer than {MAX_AFFINITY_CHARACTERS} characters")
     salt = request.trace.admission.salt(request.salt)

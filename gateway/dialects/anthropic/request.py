@@ -13,11 +13,14 @@ from gateway.dialects.translation.chat import TranslatedChat, translated_chat
 from gateway.dialects.translation.options import ChatOptions
 from gateway.dialects.translation.reading import Ignored, ObjectReader, ignore
 from gateway.prompts.prompt import SWITCHES
+from gateway.validation.fields import Fields
+from gateway.validation.ranges import RANGES
+from gateway.validation.thinking import FIELD as BUDGET
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
 _NAMES = {"stop": "stop_sequences"}
-_BUDGET = {"thinking_token_budget": "thinking.budget_tokens"}
+_BUDGET = {BUDGET: "thinking.budget_tokens"}
 _NO_TOOLS = "this gateway runs no tools"
 _OWN_TOOL = "only tools with an input_schema that the client runs itself are supported"
 _THINKS = {"enabled": True, "adaptive": True, "disabled": False}
@@ -75,7 +78,7 @@ def _asked(
     if one_call:
         fields["parallel_tool_calls"] = False
     if budget is not None:
-        fields["thinking_token_budget"] = budget
+        fields[BUDGET] = budget
     if thinks is not None:
         fields["chat_template_kwargs"] = dict.fromkeys(SWITCHES, thinks) | (options.chat_template_kwargs or {})
     names = _NAMES if budget is None else _NAMES | _BUDGET
@@ -118,6 +121,7 @@ def _thinking(thinking: Json | None, ignored: Ignored) -> tuple[bool | None, boo
         raise InvalidRequest("thinking.type", f"thinking.type is missing: it must be {' or '.join(_THINKS)}")
     shown = reader.choice("display", ("summarized", "omitted")) != "omitted"
     budget = reader.count("budget_tokens") if kind == "enabled" else None
+    Fields(_BUDGET).number(BUDGET, RANGES[BUDGET], budget)
     reader.done()
     return _THINKS[kind], shown, budget
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from gateway.answers.embedding import Embeddings, validate_embed
+from gateway.answers.embedding import Embeddings, validate_dimensions, validate_embed
 from gateway.core.interface import Core
 from gateway.dialects.common.plain_post import AnsweredAtOnce, HttpHost
 from gateway.dialects.common.sse import encode
@@ -101,13 +101,14 @@ class OllamaPages:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         name = bare_name(body.model)
-        if not body.input:  # a client has the model loaded
-            return encode(OllamaEmbedAnswer(validate_model(self._core, name), [], 0, 0, 0))
         texts: Any = body.input if isinstance(body.input, str | None) else [*body.input]
         plain = EmbeddingRequest(input=texts, model=name, dimensions=body.dimensions, request_id=body.request_id)
+        caller, assets = self._opening.known(caller, plain)
+        if not body.input:  # a client has the model loaded
+            validate_dimensions(body.dimensions, assets)
+            return encode(OllamaEmbedAnswer(body.model or assets.name, [], 0, 0, 0))
         if body.truncate is not False:  # Ollama keeps the beginning of a text that is longer than the context
             plain.truncate_prompt_tokens, plain.truncation_side = -1, "right"
-        caller, assets = self._opening.known(caller, plain)
         request = await parse_embedding(plain, assets, caller)
         embeddings = Embeddings(self._core, validate_embed(request, self._core, assets))
         vectors = list[Any]()

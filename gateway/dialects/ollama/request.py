@@ -15,6 +15,8 @@ from gateway.dialects.translation.options import ChatOptions
 from gateway.dialects.translation.reading import Ignored, ObjectReader, ignore
 from gateway.dialects.translation.transcript import Transcript
 from gateway.prompts.prompt import SWITCHES
+from gateway.validation.fields import Fields
+from gateway.validation.ranges import PRIORITIES
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
@@ -50,7 +52,7 @@ def bare_name(model: str | None) -> str | None:
 def translate_chat(body: OllamaChatRequest, ignored: Ignored) -> tuple[ChatRequest, AskedOllama]:
     _check_shared(body, ignored)
     if not body.messages:
-        return ChatRequest(model=bare_name(body.model), stream=_streams(body)), AskedOllama(loads=True)
+        return _loading(body, ignored)
     more = {"tools": body.tools} if body.tools else {}
     return _chat(body, read_messages(body.messages, ignored), more, ignored, messages="messages")
 
@@ -68,7 +70,7 @@ def translate_generate(
         if getattr(body, name):
             raise InvalidRequest(name, f"{name} is not supported: {why}")
     if not body.prompt:
-        return ChatRequest(model=bare_name(body.model), stream=_streams(body)), AskedOllama(loads=True)
+        return _loading(body, ignored)
     if body.raw or body.suffix:
         if body.system:
             what = "system goes with a template, and a prompt that is raw or has a suffix is sent without one"
@@ -93,6 +95,16 @@ def as_completion(chat: ChatRequest, text: str) -> CompletionRequest:
     return CompletionRequest(prompt=text, **{name: getattr(chat, name) for name in shared})
 
 
+def _loading(body: OllamaShared, ignored: Ignored) -> tuple[ChatRequest, AskedOllama]:
+    """A request without a text asks nothing, but wrong fields are as wrong as in any other."""
+    _form(body.format)
+    _effort(body.think)
+    fields = Fields({"salt": "cache_salt"})
+    fields.salt(body.cache_salt or "")
+    fields.number("priority", PRIORITIES, body.priority)
+    return ChatRequest(**_common(body), **_options(body, ignored)), AskedOllama(loads=True)
+
+
 def _chat(
     body: OllamaShared, transcript: Transcript, more: Mapping[str, Any], ignored: Ignored, *, messages: str
 ) -> tuple[ChatRequest, AskedOllama]:
@@ -100,10 +112,7 @@ def _chat(
     if isinstance(body.think, bool):
         fields["chat_template_kwargs"] = dict.fromkeys(SWITCHES, body.think)
     elif body.think:
-        if body.think not in _EFFORTS:
-            what = f"think is {brief(repr(body.think))}; it must be true, false or {' or '.join(_EFFORTS)}"
-            raise InvalidRequest("think", what)
-        fields["reasoning_effort"] = body.think
+        fields["reasoning_effort"] = _effort(body.think)
     fields |= _common(body)
     made = translated_chat(
         ChatOptions(), transcript, fields, messages=messages, parameters="parameters", names=NAMES, form="format"
@@ -119,6 +128,13 @@ def _common(body: OllamaShared) -> Json:
         "priority": body.priority,
         "cache_salt": body.cache_salt,
     }
+
+
+def _effort(think: bool | str | None) -> bool | str | None:
+    if isinstance(think, str) and think not in ("", *_EFFORTS):
+        what = f"think is {brief(repr(think))}; it must be true, false or {' or '.join(_EFFORTS)}"
+        raise InvalidRequest("think", what)
+    return think
 
 
 def _streams(body: OllamaShared) -> bool:

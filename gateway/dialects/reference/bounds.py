@@ -14,11 +14,10 @@ from gateway.receipts.draft import MAX_CLASS_CHARACTERS
 from gateway.text.tools import MAX_TOOLS
 from gateway.validation.adjustments import MAX_BAD_WORD_CHARACTERS, MAX_BAD_WORDS, MAX_BIASES
 from gateway.validation.logits import MAX_LOGPROB_IDS
-from gateway.validation.ranges import ADJUSTMENTS, BIASES, RANGES, Range, listed_range
+from gateway.validation.ranges import ADJUSTMENTS, BIASES, MAX_SALT_CHARACTERS, RANGES, Range, listed_range
 from gateway.validation.validate import (
     MAX_AFFINITY_CHARACTERS,
     MAX_CHOICES,
-    MAX_SALT_CHARACTERS,
     MAX_STOP_CHARACTERS,
     MAX_STOP_IDS,
 )

@@ -11,7 +11,7 @@ from mesh.errors import Unavailable
 from tests.unit.gateway.conftest import FakeCore
 from tests.unit.gateway.dialects.reference.test_responses import CALL, TEMPLATE, prompt_of
 
-CHAT, GENERATE = "/api/chat", "/api/generate"
+CHAT, GENERATE, EMBED = "/api/chat", "/api/generate", "/api/embed"
 HI: Any = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 TOOL: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 
@@ -179,6 +179,23 @@ async def test_a_request_that_asks_nothing_says_that_the_model_is_loaded(url: st
     answer = await whole(url, path, {"model": "tiny", **body})
     assert answer["done"] and answer["done_reason"] == "load" and "eval_count" not in answer
     assert (await lines(url, path, {"model": "tiny", **body}))[0]["done_reason"] == "load"
+
+
+@pytest.mark.parametrize(
+    ("path", "wrong", "field"),
+    [
+        *((path, {"cache_salt": "x" * 129}, "cache_salt") for path in (CHAT, GENERATE)),
+        *((path, {"priority": 1 << 40}, "priority") for path in (CHAT, GENERATE)),
+        *((path, {"request_id": ""}, "request_id") for path in (CHAT, GENERATE, EMBED)),
+        *((path, {"options": {"top_k": "many"}}, "options.top_k") for path in (CHAT, GENERATE)),
+        *((path, {"think": "a lot"}, "think") for path in (CHAT, GENERATE)),
+        *((path, {"format": "xml"}, "format") for path in (CHAT, GENERATE)),
+        (EMBED, {"dimensions": -1}, "dimensions"),
+    ],
+)
+async def test_a_request_that_asks_nothing_has_right_fields_too(url: str, path: str, wrong: Any, field: str) -> None:
+    assert (await post(url, path, {"model": "tiny"})).status_code == 200
+    assert field in await refused(url, path, {"model": "tiny", **wrong})
 
 
 async def test_errors_before_and_within_a_stream(url: str, core: FakeCore) -> None:

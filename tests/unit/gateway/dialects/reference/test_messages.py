@@ -162,6 +162,15 @@ async def test_tool_choice_is_read_as_anthropic_spells_it(url: str, core: Any) -
     assert [block["type"] for block in found["content"]] == ["tool_use"]
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_a_budget_beyond_its_range_is_refused_by_a_model_that_does_not_reason_too(url: str, path: str) -> None:
+    body = {name: value for name, value in HI.items() if name != "max_tokens" or path == "/v1/messages"}
+    for tokens, status in ((2**31 - 1, 200), (2**31, 400)):
+        thinking = {"type": "enabled", "budget_tokens": tokens}
+        answer = await post(url, body | {"thinking": thinking}, path)
+        assert answer.status_code == status and (status == 200 or "thinking.budget_tokens" in answer.text)
+
+
 async def test_thinking_switches_the_template_and_may_be_left_out_of_the_answer(url: str, core: Any) -> None:
     core.reply = b"<think>secret</think>A"
     on = {"type": "enabled", "budget_tokens": 1024, "display": "omitted"}
