@@ -38,6 +38,7 @@ def main() -> None:
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     parser.add_argument("--points", nargs="*", choices=tuple(POINTS), default=tuple(POINTS), help="none: only HTTP")
     parser.add_argument("--no-http", action="store_true", help="leave the sixteen clients out")
+    parser.add_argument("--product-path", default="auto", help="of Baton in 16 bits: auto, amx or pairs")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--turns", type=int, default=5, help="turns at each point that count; figures are medians")
     parser.add_argument("--most", type=int, default=12, help="turns at each point before giving up")
@@ -51,13 +52,14 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
         arguments.points, arguments.turns, arguments.most, arguments.no_http = QUICK, 2, 6, True
     engines = Engines(arguments.tools.resolve(), arguments.threads)
     report: dict[str, Any] = {"machine": processor(), "threads": arguments.threads, "engines": {}, "left_out": {}}
+    report["product_path"] = path = arguments.product_path
     report |= {"points": []} | {name: {} for name in ("ratio_to_best_peer", "best_peer", "spread", "dropped")}
     report["latency_ratio"] = {}
     limits = {"turns": arguments.turns, "most": arguments.most}
     for precision in arguments.precisions:
         started = list[EngineProcess]()
         async with AsyncExitStack() as stack:
-            for engine in engines_of(engines, precision) if arguments.points else ():
+            for engine in engines_of(engines, precision, path) if arguments.points else ():
                 try:
                     started.append(await stack.enter_async_context(engine))
                 except (EngineFailed, OSError) as error:
@@ -65,7 +67,7 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                     say(f"left out: {engine.name} {precision}: {error}")
                 else:
                     report["engines"][f"{engine.name} {precision}"] = engine.version
-            meter = Meter("pairs" if precision == "bf16" else "int8")
+            meter = Meter(("amx" if path == "amx" else "pairs") if precision == "bf16" else "int8")
             for point in arguments.points:
                 if len(started) > 1 and (precision != "q4_1" or point in OF_GGUF):
                     found = [
@@ -78,7 +80,11 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
             if precision == "int8":
                 model = in_channels(model, engines.tools / f"{model.name}-w8a8")
             try:
-                add_served(report, precision, await compare_served(engines, model, arguments.turns))
+                add_served(
+                    report,
+                    precision,
+                    await compare_served(engines, model, arguments.turns, path if precision == "bf16" else "auto"),
+                )
             except (EngineFailed, OSError) as error:
                 report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
     if arguments.picture is not None:
@@ -86,14 +92,15 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def engines_of(engines: Engines, precision: str) -> Sequence[EngineProcess]:
+def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EngineProcess]:
     """Baton first. Peers whose environment is missing are not there."""
     if precision == "q4_1":
         file = packaged_file("smollm2", default_cache_folder())
         folder = folder_of_gguf(file, default_cache_folder())
         return (engines.baton(folder, "none"), engines.llama(file)) if engines.has("llama") else ()
     model = make_once(default_cache_folder())
-    found = [engines.baton(model, "none" if precision == "bf16" else precision)]
+    own = engines.baton(model, "none", path=path) if precision == "bf16" else engines.baton(model, precision)
+    found = [own]
     if engines.has("openvino"):
         found.append(engines.openvino(model, precision))
     if precision == "bf16" and engines.has("vllm"):

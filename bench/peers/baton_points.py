@@ -1,6 +1,7 @@
-"""Baton computes points in one process, as its workers do: `python -m bench.peers.baton_points MODEL QUANTIZE THREADS`.
+"""Baton computes points in one process, as its workers do.
 
-QUANTIZE is int8, int4 or none. A prompt is one step, and so is each token of all sequences behind it."""
+`python -m bench.peers.baton_points MODEL QUANTIZE THREADS PATH`: QUANTIZE is int8, int4 or none, PATH that of the products
+in 16 bits. A prompt is one step, and so is each token of all sequences behind it."""
 
 import sys
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ POOL_TOKENS = 64 * 256
 
 
 def main() -> None:
-    model, quantize, threads = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-    weights = open_weights(model, default_cache_folder(), quantize="" if quantize == "none" else quantize)
+    model, quantize, threads, path = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    quantize = "" if quantize == "none" else quantize
+    weights = open_weights(model, default_cache_folder(), product_path=path, quantize=quantize)
     pages = POOL_TOKENS // PAGE_TOKENS
     pool = np.zeros(pages * layer_bytes(weights, PAGE_TOKENS) * weights.config.layers, np.uint8)
     runner = CpuRunner(weights, pool_buffer=pool, page_tokens=PAGE_TOKENS, threads=threads)

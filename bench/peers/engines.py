@@ -86,8 +86,8 @@ class Engines:
     tools: Path
     threads: int
 
-    def baton(self, model: Path, quantize: str, name: str = "Baton") -> EngineProcess:
-        command = (sys.executable, "-m", "bench.peers.baton_points", str(model), quantize, str(self.threads))
+    def baton(self, model: Path, quantize: str, name: str = "Baton", *, path: str = "auto") -> EngineProcess:
+        command = (sys.executable, "-m", "bench.peers.baton_points", str(model), quantize, str(self.threads), path)
         return EngineProcess(name, command, self._logs, {})
 
     def openvino(self, model: Path, precision: str) -> EngineProcess:

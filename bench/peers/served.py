@@ -42,11 +42,11 @@ async def vllm_server(engines: Engines, model: Path) -> AsyncIterator[str]:
             yield f"http://{address}/v1"
 
 
-async def compare_served(engines: Engines, model: Path, turns: int) -> dict[str, dict[str, list[float]]]:
+async def compare_served(engines: Engines, model: Path, turns: int, path: str) -> dict[str, dict[str, list[float]]]:
     """Figures of each turn by server. Each turn has prompts of its own."""
     load, gentle = PeerLoad(ShapeName.CONCURRENT, REQUESTS, None), PeerLoad(ShapeName.CONCURRENT, WARM_REQUESTS, 2)
     async with (
-        own_mesh({"model": str(model), "gateway.queue_seconds": "0"}) as gateway,
+        own_mesh({"model": str(model), "gateway.queue_seconds": "0", "worker.product_path": path}) as gateway,
         vllm_server(engines, model) as peer,
     ):
         urls = {"Baton": f"http://{gateway.http_address}/v1", "vLLM": peer}

@@ -1,7 +1,8 @@
 """Baton and each of its peers take turns at each point, between measurements of the machine's limits.
 
-A turn is both, one after the other. It counts when neither limit moved by more than a tenth from before the first to
-after the second; its ratio is Baton's speed beside the peer's in that turn."""
+A turn is both, one after the other. It counts when no limit that binds the point moved by more than a tenth from before
+the first to after the second: the peak for a prompt, the peak and the read bandwidth for decode. Its ratio is Baton's
+speed beside the peer's in that turn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -62,7 +63,8 @@ async def compare(
         first = await speed(pair[0], point)
         between = meter.limits()
         second = await speed(pair[1], point)
-        if before.near(between) and before.near(meter.limits()):
+        computes = point.tokens == 1
+        if before.near(between, computes=computes) and before.near(meter.limits(), computes=computes):
             mine, its = (first, second) if number % 2 == 0 else (second, first)
             found.ours.append(mine)
             found.theirs.append(its)
