@@ -1,7 +1,7 @@
 """Baton computes points in one process, as its workers do.
 
-`python -m bench.peers.baton_points MODEL QUANTIZE THREADS PATH`: QUANTIZE is int8, int4 or none, PATH that of the products
-in 16 bits. A prompt is one step, and so is each token of all sequences behind it."""
+`python -m bench.peers.baton_points MODEL QUANTIZE THREADS PATH`: QUANTIZE is int8, int4 or none, PATH that of the
+products in 16 bits. A prompt is one step, and so is each token of all sequences behind it."""
 
 import sys
 from collections.abc import Sequence
