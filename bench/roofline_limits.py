@@ -1,10 +1,11 @@
 """The limits of this machine, measured between the points that are held against them.
 
 Bandwidth and clock change within seconds, so each run of a point stands between two measurements of the limits. It
-counts only when neither limit changed by more than a tenth, and it is compared with their mean."""
+counts only when no limit that binds the point changed by more than a tenth, and it is compared with their mean."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from statistics import median
 from time import perf_counter
 
@@ -17,6 +18,14 @@ PEAK_STEPS = 400_000  # some ten milliseconds
 MOVED = 0.1
 
 
+class Bound(Enum):
+    """The limits that a measured point can meet."""
+
+    READ = "read"
+    PEAK = "peak"
+    BOTH = "both"
+
+
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
     read: float  # bytes per second
@@ -25,10 +34,18 @@ class MachineLimits:
     def seconds(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.read, operations / self.peak)
 
-    def near(self, other: "MachineLimits", *, computes: bool = False) -> bool:
-        """`computes`: only the peak binds what is measured."""
-        pairs = ((self.peak, other.peak), *(() if computes else ((self.read, other.read),)))
+    def near(self, other: "MachineLimits", bound: Bound = Bound.BOTH) -> bool:
+        """Whether the limits that bind what is measured are the same, but for a tenth."""
+        read, peak = (self.read, other.read), (self.peak, other.peak)
+        pairs = {Bound.READ: (read,), Bound.PEAK: (peak,), Bound.BOTH: (read, peak)}[bound]
         return all(abs(a - b) <= MOVED * max(a, b) for a, b in pairs)
+
+    def bound(self, work: StepWork) -> Bound:
+        """The limit that takes more than twice the other's time; else both."""
+        reading, computing = work.nbytes / self.read, work.operations / self.peak
+        if computing > 2 * reading:
+            return Bound.PEAK
+        return Bound.READ if reading > 2 * computing else Bound.BOTH
 
 
 @dataclass(slots=True)
@@ -67,7 +84,7 @@ class Meter:
             run()
             seconds = perf_counter() - began
             after = self.limits()
-            if before.near(after):
+            if before.near(after, before.bound(work)):
                 both = MachineLimits((before.read + after.read) / 2, (before.peak + after.peak) / 2)
                 figures.seconds.append(seconds)
                 figures.shares.append(both.seconds(work.nbytes, work.operations) / seconds)

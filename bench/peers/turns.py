@@ -10,7 +10,7 @@ from statistics import median
 
 from bench.command import say
 from bench.peers.engines import EngineProcess, Generation
-from bench.roofline_limits import Meter
+from bench.roofline_limits import Bound, Meter
 from bench.spread import Spread
 
 BEHIND, STEPS = 128, 32  # tokens of each prompt, and tokens behind the first one
@@ -63,8 +63,8 @@ async def compare(
         first = await speed(pair[0], point)
         between = meter.limits()
         second = await speed(pair[1], point)
-        computes = point.tokens == 1
-        if before.near(between, computes=computes) and before.near(meter.limits(), computes=computes):
+        bound = Bound.PEAK if point.tokens == 1 else Bound.BOTH
+        if before.near(between, bound) and before.near(meter.limits(), bound):
             mine, its = (first, second) if number % 2 == 0 else (second, first)
             found.ours.append(mine)
             found.theirs.append(its)
