@@ -66,6 +66,7 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
         precision: {
             "read_GBps": median(limit.read for limit in limits) / 1e9,
             "peak_GFLOPs": median(limit.peak for limit in limits) / 1e9,
+            **({"loaded_tiles_GFLOPs": median(limit.loaded for limit in limits) / 1e9} if limits[0].loaded else {}),
         }
         for precision, limits in seen.items()
     }

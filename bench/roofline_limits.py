@@ -30,6 +30,7 @@ class Bound(Enum):
 class MachineLimits:
     read: float  # bytes per second
     peak: float  # operations per second
+    loaded: float = 0.0  # the same of tiles that are loaded from the first-level cache; 0: the path has no tiles
 
     def seconds(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.read, operations / self.peak)
@@ -70,7 +71,9 @@ class Meter:
         self.seen: list[MachineLimits] = []
 
     def limits(self) -> MachineLimits:
-        measured = MachineLimits(limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS))
+        read, peak = limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS)
+        loaded = limits.operations_per_second("loaded_tiles", PEAK_STEPS // 4) if self._path == "amx" else 0.0
+        measured = MachineLimits(read, peak, loaded)
         self.seen.append(measured)
         return measured
 

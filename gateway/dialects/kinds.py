@@ -188,8 +188,6 @@ OLLAMA_GENERATE = Ollama(OllamaGenerateRequest, translate_generate, chat=False)
 async def ollama_requests(opened: Opened[Any]) -> Sequence[ClientRequest]:
     """An answer without a limit, or with one beyond the context, may take what the context leaves."""
     asked: AskedOllama = opened.asked
-    if asked.loads:
-        return []
     plain = opened.plain
     if isinstance(plain, ChatRequest) and asked.text is not None and opened.assets.template is None:
         plain = as_completion(plain, asked.text)

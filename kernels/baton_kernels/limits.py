@@ -1,14 +1,16 @@
 """The most that this machine can do with the pool's threads. Benchmarks measure against it; serving never calls it.
 
-Reading is measured over memory that the caller passes (far larger than any cache), products from registers only."""
+Reading is measured over memory that the caller passes (far larger than any cache), products from registers only, but
+for loaded tiles."""
 
 import numpy as np
 
 from baton_kernels.arrays import PATHS, U8, Array, buffer
 from baton_kernels.library import KernelError, load
 
-# Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition; of bytes on tiles.
-_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5, "byte_tiles": 6}
+# Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition; of bytes on tiles; on
+# tiles that are loaded from the first-level cache before each of them.
+_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5, "byte_tiles": 6, "loaded_tiles": 7}
 
 
 def read_bytes_per_second(memory: Array) -> float:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gateway.dialects.translation.reading import Ignored, ObjectReader
+from gateway.dialects.translation.reading import Ignored, ObjectReader, ignore
 from gateway.dialects.translation.transcript import Transcript
 from mesh.errors import InvalidRequest
 
@@ -16,6 +16,7 @@ def read_messages(messages: list[Json], ignored: Ignored) -> Transcript:
     for at, each in enumerate(messages):
         message = ObjectReader(each, f"messages[{at}]", ignored)
         role, text = message.choice("role", ROLES), message.optional_text("content") or ""
+        thought = message.optional_text("thinking")
         message.refuse("images", ([],), NO_IMAGES)
         if role is None:
             raise InvalidRequest(
@@ -26,9 +27,13 @@ def read_messages(messages: list[Json], ignored: Ignored) -> Transcript:
         elif role == "user":
             transcript.user(text, message.path)
         elif role == "assistant":
+            if thought:
+                transcript.thought(thought, message.path)
             open_calls = _read_assistant(message, text, transcript, at, ignored)
         else:
             _read_result(message, text, transcript, open_calls)
+        if thought and role != "assistant":
+            ignore(message.at("thinking"), ignored)
         message.done()
     return transcript
 
@@ -36,8 +41,6 @@ def read_messages(messages: list[Json], ignored: Ignored) -> Transcript:
 def _read_assistant(
     message: ObjectReader, text: str, transcript: Transcript, at: int, ignored: Ignored
 ) -> list[tuple[str, str]]:
-    if thought := message.optional_text("thinking"):
-        transcript.thought(thought, message.path)
     transcript.said(text, message.path, between="\n")
     calls = list[tuple[str, str]]()
     for number, given in enumerate(message.items("tool_calls")):

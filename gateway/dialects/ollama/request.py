@@ -3,7 +3,7 @@
 Step 1 of a request's life over HTTP. Options keep their meaning under Ollama's names, and errors name them so."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gateway.dialects.ollama.messages import NO_IMAGES, read_messages
@@ -15,8 +15,6 @@ from gateway.dialects.translation.options import ChatOptions
 from gateway.dialects.translation.reading import Ignored, ObjectReader, ignore
 from gateway.dialects.translation.transcript import Transcript
 from gateway.prompts.prompt import SWITCHES
-from gateway.validation.fields import Fields
-from gateway.validation.ranges import PRIORITIES
 from mesh.errors import InvalidRequest, brief
 
 Json = dict[str, Any]
@@ -33,6 +31,7 @@ _NUMBERS = {
 NAMES = {field: f"options.{name}" for name, field in (*_WHOLE.items(), *_NUMBERS.items())} | {"stop": "options.stop"}
 # Options that would change the answer and are not supported, with the values that change nothing.
 _NEUTRAL: dict[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (1,), "typical_p": (1,)}
+STAND_IN = "a"  # for the text of a request that has none
 _EFFORTS = ("low", "medium", "high")
 
 
@@ -51,9 +50,9 @@ def bare_name(model: str | None) -> str | None:
 
 def translate_chat(body: OllamaChatRequest, ignored: Ignored) -> tuple[ChatRequest, AskedOllama]:
     _check_shared(body, ignored)
-    if not body.messages:
-        return _loading(body, ignored)
     more = {"tools": body.tools} if body.tools else {}
+    if not body.messages:
+        return _loading(body, more, ignored)
     return _chat(body, read_messages(body.messages, ignored), more, ignored, messages="messages")
 
 
@@ -70,7 +69,7 @@ def translate_generate(
         if getattr(body, name):
             raise InvalidRequest(name, f"{name} is not supported: {why}")
     if not body.prompt:
-        return _loading(body, ignored)
+        return _loading(body, {}, ignored)
     if body.raw or body.suffix:
         if body.system:
             what = "system goes with a template, and a prompt that is raw or has a suffix is sent without one"
@@ -95,14 +94,12 @@ def as_completion(chat: ChatRequest, text: str) -> CompletionRequest:
     return CompletionRequest(prompt=text, **{name: getattr(chat, name) for name in shared})
 
 
-def _loading(body: OllamaShared, ignored: Ignored) -> tuple[ChatRequest, AskedOllama]:
-    """A request without a text asks nothing, but wrong fields are as wrong as in any other."""
-    _form(body.format)
-    _effort(body.think)
-    fields = Fields({"salt": "cache_salt"})
-    fields.salt(body.cache_salt or "")
-    fields.number("priority", PRIORITIES, body.priority)
-    return ChatRequest(**_common(body), **_options(body, ignored)), AskedOllama(loads=True)
+def _loading(body: OllamaShared, more: Mapping[str, Any], ignored: Ignored) -> tuple[ChatRequest, AskedOllama]:
+    """A request without a text loads the model. A text stands in for it, so that wrong fields are refused as ever."""
+    transcript = Transcript()
+    transcript.user(STAND_IN, "messages")
+    chat, asked = _chat(body, transcript, more, ignored, messages="messages")
+    return chat, replace(asked, loads=True, text=STAND_IN)
 
 
 def _chat(
@@ -112,7 +109,10 @@ def _chat(
     if isinstance(body.think, bool):
         fields["chat_template_kwargs"] = dict.fromkeys(SWITCHES, body.think)
     elif body.think:
-        fields["reasoning_effort"] = _effort(body.think)
+        if body.think not in _EFFORTS:
+            what = f"think is {brief(repr(body.think))}; it must be true, false or {' or '.join(_EFFORTS)}"
+            raise InvalidRequest("think", what)
+        fields["reasoning_effort"] = body.think
     fields |= _common(body)
     made = translated_chat(
         ChatOptions(), transcript, fields, messages=messages, parameters="parameters", names=NAMES, form="format"
@@ -128,13 +128,6 @@ def _common(body: OllamaShared) -> Json:
         "priority": body.priority,
         "cache_salt": body.cache_salt,
     }
-
-
-def _effort(think: bool | str | None) -> bool | str | None:
-    if isinstance(think, str) and think not in ("", *_EFFORTS):
-        what = f"think is {brief(repr(think))}; it must be true, false or {' or '.join(_EFFORTS)}"
-        raise InvalidRequest("think", what)
-    return think
 
 
 def _streams(body: OllamaShared) -> bool:

@@ -62,7 +62,7 @@ _BLOCKS = [
 
 
 _OLLAMA_MESSAGES = [
-    _object("role content", role={"enum": ["user", "system", "assistant"]}, content=_TEXT, thinking=_TEXT),
+    _object("role", role={"enum": ["user", "system", "assistant"]}, content=_TEXT, thinking=_TEXT),
 ]
 _OLLAMA_TOOL = _object("function", type={"enum": ["function"]}, function=_object("name", name=_NAME, description=_TEXT))
 _OLLAMA_OPTIONS: Json = {
@@ -144,5 +144,6 @@ def translated_bounds(limits: DoorConfig, model: DescribedModel) -> dict[str, di
             "template": {"string": {"maxLength": 0}},
             **{name: {"array": {"maxItems": 0}} for name in ("context", "images")},
         },
+        "OllamaEmbedRequest": {"input": {"array": {}, "string": {}}},  # none at all loads the model
         "NumericsFields": {"name": {"string": {"minLength": 1, "maxLength": MAX_CLASS_CHARACTERS}}},
     }

@@ -45,12 +45,18 @@ void word_dots(long steps) {
 
 #define FOUR_TILES(dot) dot " %tmm6,%tmm4,%tmm0\n" dot " %tmm7,%tmm4,%tmm1\n" dot " %tmm6,%tmm5,%tmm2\n" dot " %tmm7,%tmm5,%tmm3"
 
-void tile_dots(long steps, bool bytes) {
+// `loaded`: a step loads the four tiles that it multiplies, from the first-level cache.
+void tile_dots(long steps, bool bytes, bool loaded) {
     alignas(64) unsigned char shape[64] = {1};
+    alignas(64) static unsigned char tiles[4096];
+    const long row = 64;
     for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
     __asm__ volatile("ldtilecfg %0\ntilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
                      "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7" ::"m"(shape));
     for (long s = 0; s < steps; ++s) {
+        if (loaded)
+            __asm__ volatile("tileloadd (%0,%1,1), %%tmm4\ntileloadd 1024(%0,%1,1), %%tmm5\n"
+                             "tileloadd 2048(%0,%1,1), %%tmm6\ntileloadd 3072(%0,%1,1), %%tmm7" ::"r"(tiles), "r"(row) : "memory");
         if (bytes)
             __asm__ volatile(FOUR_TILES("tdpbsud"));
         else
@@ -93,6 +99,7 @@ double operations_of(Limit limit) {
         case kTileDots: return body_usable(kTiles) ? 4.0 * 16 * 16 * 64 : 0.0;
         case kQuadDots: return body_usable(kAvx512Vnni) ? 24.0 * 128 : 0.0;
         case kWordDots: return 12.0 * 32;
+        case kLoadedTileDots: return operations_of(kTileDots);
         case kByteTileDots: return body_usable(kTiles) ? 4.0 * 16 * 16 * 128 : 0.0;
         default: return 0.0;
     }
@@ -101,7 +108,7 @@ double operations_of(Limit limit) {
 void run_steps(Limit limit, long steps) {
     if (limit == kChains) body_usable(kAvx512) ? chains_wide(steps) : chains_narrow(steps);
     if (limit == kPairDots) pair_dots(steps);
-    if (limit == kTileDots || limit == kByteTileDots) tile_dots(steps, limit == kByteTileDots);
+    if (limit == kTileDots || limit == kByteTileDots || limit == kLoadedTileDots) tile_dots(steps, limit == kByteTileDots, limit == kLoadedTileDots);
     if (limit == kQuadDots) quad_dots(steps);
     if (limit == kWordDots) word_dots(steps);
 }

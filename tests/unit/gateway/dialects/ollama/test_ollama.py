@@ -190,6 +190,8 @@ async def test_a_request_that_asks_nothing_says_that_the_model_is_loaded(url: st
         *((path, {"options": {"top_k": "many"}}, "options.top_k") for path in (CHAT, GENERATE)),
         *((path, {"think": "a lot"}, "think") for path in (CHAT, GENERATE)),
         *((path, {"format": "xml"}, "format") for path in (CHAT, GENERATE)),
+        *((path, {"options": {"stop": [""]}}, "options.stop") for path in (CHAT, GENERATE)),
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "description": {}}}]}, "description"),
         (EMBED, {"dimensions": -1}, "dimensions"),
     ],
 )
