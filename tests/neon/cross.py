@@ -24,12 +24,14 @@ class WrongSource:
 
 _LANES, _BODY = "lanes_neon.h", ("body_neon.cpp",)
 _TREE = "vaddq_f32(x.a, x.c), vaddq_f32(x.b, x.d)"
+_DOT = "vdotq_s32(vreinterpretq_s32_u32(x), as_bytes(y), as_bytes(z))"
+_UNSIGNED_DOT = "vreinterpretq_s32_u32(vdotq_u32(x, vreinterpretq_u8_u32(y), vreinterpretq_u8_u32(z)))"
 SABOTAGES = {
     "excess": WrongSource("quads.h", "kByteExcess = 0;", "kByteExcess = 1;", _BODY),
     "fused": WrongSource(_LANES, "OF_XYZ(vfmaq_f32)", "OF_XYZ(vmlaq_f32)", _BODY),
     "tree": WrongSource(_LANES, _TREE, _TREE.replace("x.c", "x.e").replace("x.b", "x.c").replace("x.e", "x.b"), _BODY),
     "nan": WrongSource(_LANES, "vbslq_f32(vcgtq_f32(x, y), x, y)", "vmaxnmq_f32(x, y)", _BODY),
-    "sign": WrongSource(_LANES, "vshrq_n_s16(as_words(x), 8)", "vshrq_n_s16(as_words(x), 7)", _BODY),
+    "sign": WrongSource(_LANES, _DOT, _UNSIGNED_DOT, _BODY),
     "denormals": WrongSource("processor_aarch64.h", "FloatMode{1} << 24", "FloatMode{0} << 24", ("pool.cpp",)),
 }
 

@@ -55,9 +55,16 @@ void put(const void* from, uint64_t bytes) {
 
 void put_number(int64_t number) { put(&number, 8); }
 
-char* map(uint64_t at) {
-    void* got = mmap(reinterpret_cast<void*>(at), kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (got == MAP_FAILED || (at && got != reinterpret_cast<void*>(at))) fail("cannot have the caller's memory at", at);
+char* map() {
+    void* got = mmap(nullptr, kBlock, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (got == MAP_FAILED) fail("no memory for a block of", kBlock);
+    return static_cast<char*>(got);
+}
+
+// Moves a block that is filled already: another thread that touches it finds either nothing or all of it.
+char* move(char* from, uint64_t at) {
+    void* got = mremap(from, kBlock, kBlock, MREMAP_MAYMOVE | MREMAP_FIXED, reinterpret_cast<void*>(at));
+    if (got != reinterpret_cast<void*>(at)) fail("cannot have the caller's memory at", at);
     return static_cast<char*>(got);
 }
 
@@ -75,11 +82,12 @@ void bring(int, siginfo_t* info, void*) {
         Block& block = blocks[block_count];
         get(&block.present, 8);
         if (!(block.present >> (address - at) / kPage & 1)) fail("the library touches what the caller does not have:", address);
-        block.before = map(0);
+        block.before = map();
         for (uint64_t page = 0; page < kPages; ++page)
             if (block.present >> page & 1) get(block.before + page * kPage, kPage);
-        block.at = map(at);
-        std::memcpy(block.at, block.before, kBlock);
+        char* filled = map();
+        std::memcpy(filled, block.before, kBlock);
+        block.at = move(filled, at);
         for (uint64_t page = 0; page < kPages; ++page)
             if (!(block.present >> page & 1)) mprotect(block.at + page * kPage, kPage, PROT_NONE);
         ++block_count;
