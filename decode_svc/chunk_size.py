@@ -3,7 +3,8 @@
 Step 7 of a request's life. Who decodes gets a token per step, so a long step is a long gap between two tokens, also for
 those that land while it runs. The size follows from measured steps (decode_svc/step_cost.py) and changes no bit of any
 answer: a row does not depend on the other rows of its step. A target that the decode rows alone miss or nearly miss
-does not stop prompts: they may double the time of such a step."""
+does not stop prompts: they may double the time of such a step. While prompts wait behind the one that is read, longer
+steps pay: each request that waits gains more time than one that decodes loses."""
 
 from decode_svc.step_cost import StepCost
 from mesh.timing.speed import SteadyFigure
@@ -12,7 +13,8 @@ FIRST_ROWS = 16  # prompt rows in a step before any step with prompts was measur
 GROWTH = 2  # the prompt rows of a step are at most this multiple of the largest measured step's
 LEAST_ROWS = 8
 MARGIN = 2.0  # this multiple of the expectation's average error stays free
-LONGEST_TIMES = 2.0  # a step with prompts may take this many times as long as without, even beyond the target
+BEYOND_TIMES = 1.0  # prompts may add this multiple of a step's time without them, even beyond the target
+MOST_CROWD = 2.0  # prompts that wait lengthen a step's target by this factor at most
 SHORTEST_SECONDS = 1e-6  # an expectation below it is none
 
 
@@ -29,15 +31,17 @@ class ChunkSize:
         """Rows of one prompt in the longest step."""
         return self._most
 
-    def rows(self, decoding: int) -> int:
-        """Prompt rows of the next step, beside `decoding` requests that decode."""
+    def rows(self, decoding: int, behind: int = 0) -> int:
+        """Prompt rows of the next step, beside `decoding` requests that decode, while the prompts of `behind` others
+        wait for those rows."""
         if not self._target_seconds:
             return self._most
         least, known = min(LEAST_ROWS, self._most), max(FIRST_ROWS, GROWTH * self._largest)
         if not self._cost.measured:
             return min(self._most, FIRST_ROWS)
         alone = self._cost.seconds(decoding, 0)
-        room = max(self._target_seconds - MARGIN * self._cost.off_seconds - alone, (LONGEST_TIMES - 1) * alone)
+        crowd = min(MOST_CROWD, 1 + behind / (decoding + 1))
+        room = max(crowd * self._target_seconds - MARGIN * self._cost.off_seconds - alone, crowd * BEYOND_TIMES * alone)
         fits = int(room / max(self._cost.prompt_row_seconds, 1e-9))
         return min(self._most, known, max(least, fits))
 

@@ -54,7 +54,8 @@ class Planning:
     ) -> Plan:
         """`more` adds prompts that are examined here, of which `more_rows` are not computed: chunks of them for what
         the requests leave of the budget, and requests leave them a share."""
-        chunk_tokens = self._chunk_size.rows(self._decoding())
+        others, reading = self._decoding_and_reading()
+        chunk_tokens = self._chunk_size.rows(others, behind=max(0, reading - 1))
         kept = min(more_rows, max(1, chunk_tokens // EXAMINED_DIVISOR))
         chosen, copies, budget = self._choose(max(1, chunk_tokens - kept))
         decoding = [request for request, chunk in chosen if chunk is None]
@@ -108,13 +109,13 @@ class Planning:
         return Speeds(
             self._speed.tokens_per_second,
             self._speed.step_seconds,
-            self._chunk_size.tokens_per_second(self._decoding()),
+            self._chunk_size.tokens_per_second(self._decoding_and_reading()[0]),
         )
 
-    def _decoding(self) -> int:
-        """The requests that would wait for a long step."""
-        everyone = self._requests.values()
-        return sum(request.phase is DecodePhase.RUNNING and request.pending == 1 for request in everyone)
+    def _decoding_and_reading(self) -> tuple[int, int]:
+        """The requests that would wait for a long step, and those whose prompts are not read yet."""
+        pending = [each.pending for each in self._requests.values() if each.phase is DecodePhase.RUNNING]
+        return (decoding := pending.count(1)), len(pending) - decoding
 
     def counts(self) -> dict[str, int]:
         """Since the start: steps, steps launched before the previous one was read, requests of the largest step."""

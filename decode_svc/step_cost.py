@@ -1,7 +1,8 @@
 """How long a step takes: a fixed part, a part for each request that decodes, and one for each row of a prompt.
 
 Step 7 of a request's life. The three parts are fitted to the recent steps, the latest counting most; none is negative.
-What recent steps say nothing of stays as it was known last: while no prompts come, the cost of their rows is kept.
+What recent steps say nothing of stays as it was known last: while no prompts come, the cost of their rows is kept, and
+steps that are all alike, as those of a steady load are, move none of the three.
 Before anything is known of a part, the time of a step is divided equally."""
 
 FADES = 0.98  # weight that earlier steps keep with each further step
@@ -47,7 +48,7 @@ class StepCost:
         self._steps = FADES * self._steps + 1
         self._rows, self._seconds = FADES * self._rows + decoding + prompt, FADES * self._seconds + seconds
         each = self._seconds / max(1.0, self._rows)
-        known = self._parts[1] if self._decoded else each, self._parts[2] if self._read else each
+        known = self._parts[0], self._parts[1] if self._decoded else each, self._parts[2] if self._read else each
         self._decoded, self._read = self._decoded or decoding > 0, self._read or prompt > 0
         self._parts = _fitted(self._products, self._sums, doubt=DOUBT * self._steps, known=known)
         self.measured = self.measured or seconds > 0
@@ -62,12 +63,12 @@ class StepCost:
         return self._parts[2]
 
 
-def _fitted(products: Products, sums: Parts, *, doubt: float, known: tuple[float, float]) -> Parts:
+def _fitted(products: Products, sums: Parts, *, doubt: float, known: Parts) -> Parts:
     """The parts that fit best, none of them negative: those that the others leave nothing for are 0. `doubt` is the
-    weight of what is `known` of the second and third, and of none for the first."""
+    weight of what is `known` of each."""
     a, b, c, d, e, f = products
     a, d, f = a + doubt, d + doubt, f + doubt
-    x, y, z = sums[0], sums[1] + doubt * known[0], sums[2] + doubt * known[1]
+    x, y, z = (total + doubt * part for total, part in zip(sums, known, strict=True))
     e_left, d_left = e - b * c / a, d - b * b / a
     third = z - c * x / a - e_left / d_left * (y - b * x / a)
     third /= f - c * c / a - e_left * e_left / d_left

@@ -61,6 +61,46 @@ def test_prompts_go_on_where_the_decode_rows_alone_miss_the_target() -> None:
     assert chunk.rows(decoding) >= LEAST_ROWS and max(took[20:]) <= 2.2 * step(64, 0)
 
 
+def test_prompts_that_wait_lengthen_a_step_up_to_twice_the_target() -> None:
+    chunk = ChunkSize(chunk_tokens=256, itl_target_ms=TARGET_MS)
+    after(300, chunk, noise=0.05)
+    rows = [chunk.rows(BUSY, behind) for behind in (0, 1, BUSY // 2, BUSY + 1, 10 * BUSY)]
+    assert rows == sorted(rows) and rows[0] < rows[2] < rows[3] == rows[4]
+    assert 1.5 * TARGET_MS < 1000 * step(BUSY, rows[-1]) <= 2 * TARGET_MS
+    slow = ChunkSize(chunk_tokens=256, itl_target_ms=5.0)
+    after(100, slow, 64)
+    assert 2.5 * step(64, 0) < step(64, slow.rows(64, 1000)) <= 3.2 * step(64, 0), "a target that is missed already"
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(0.095, 0.0018), (0.035, 0.0011), (0.02, 0.0007)])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_under_a_steady_load_chunks_keep_their_size(fixed: float, row: float, noise: float) -> None:
+    """Sixteen clients, each of which asks anew as soon as it is answered. Steps become all alike and tell nothing of
+    their parts; a fixed part that drains into that of prompts would shrink chunks, and with them the variety of steps,
+    down to the least."""
+    chunk, random, sizes = ChunkSize(chunk_tokens=512, itl_target_ms=TARGET_MS), Random(1), list[int]()
+    left, answers = [256] * 16, [64] * 16
+    for _ in range(2000):
+        decoding = left.count(0)
+        budget = chunk.rows(decoding)
+        read = 0
+        for number, tokens in enumerate(left):
+            if tokens:
+                read += (taken := min(tokens, budget - read))
+                left[number] -= taken
+            else:
+                answers[number] -= 1
+                if not answers[number]:
+                    left[number], answers[number] = 256, 64
+        seconds = (fixed + 0.0006 * decoding + row * read) * random.uniform(1 - noise, 1 + noise)
+        chunk.measure(decoding, read, seconds)
+        if read:
+            alone = fixed + 0.0006 * decoding
+            sizes.append(int(budget * row / max(TARGET_MS / 1000 - alone, alone) * 100))  # percent of the room
+    assert len(sizes) > 500
+    assert min(sizes[100:]) > 50 and 75 < sum(sizes[100:]) / len(sizes[100:]) <= 115
+
+
 def test_the_speed_of_prompts_falls_with_the_batch_and_is_unknown_without_a_target() -> None:
     chunk = ChunkSize(chunk_tokens=256, itl_target_ms=TARGET_MS)
     first = FIRST_ROWS / (TARGET_MS / 1000)
@@ -154,10 +194,10 @@ def test_the_parts_of_a_step_are_those_that_fit_best_of_all_without_a_negative_o
     steps = np.array([[1.0, random.randint(0, 16), random.choice((0, random.randint(1, 512)))] for _ in range(40)])
     took = steps @ true * [random.uniform(0.5, 1.5) for _ in range(40)] + 0.001
     products, sums = steps.T @ steps, steps.T @ took
-    doubt, known = 0.4, (0.0003, 0.0001)
+    doubt, known = 0.4, (0.002, 0.0003, 0.0001)
     upper = products[np.triu_indices(3)].tolist()
     fitted = _fitted((*upper,), (*sums.tolist(),), doubt=doubt, known=known)
-    products, sums = products + doubt * np.eye(3), sums + doubt * np.array([0.0, *known])
+    products, sums = products + doubt * np.eye(3), sums + doubt * np.array(known)
     found = list[tuple[float, tuple[float, ...]]]()
     for free in map(list, chain.from_iterable(combinations(range(3), count) for count in (1, 2, 3))):
         parts = np.zeros(3)
