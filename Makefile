@@ -51,17 +51,31 @@ up: $(SERVE) ## start a mesh and keep it running; ARGS="--model FOLDER --prefill
 test: $(DEV) ## all tests that need no GPU and kill nothing; ARGS="-k name"
 	$(BIN)/python -m pytest -n auto $(ARGS)
 
-.PHONY: check
+# Two at a time: types take as long as all others together. Tests that are collected are compiled, which the processes of
+# `make test` then need not do, each for itself.
+.PHONY: check lint types layers generated collected
 check: $(DEV) ## lint, format, types, layers, generated code
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types lint layers generated collected
+
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(DEV)
 	$(BIN)/mypy
+
+layers: $(DEV)
 	$(BIN)/lint-imports
+
+generated: $(DEV)
 	@out="$$(mktemp -d)"; trap 'rm -rf "$$out"' EXIT; \
 		$(BIN)/python protos/generate.py "$$out"; \
 		cd "$$out"; for file in $$(find . -type f); do \
 			cmp "$$file" "$(CURDIR)/protos/$$file" || { echo "generated code is stale: make protos" >&2; exit 1; }; \
 		done
+
+collected: $(DEV)
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null
 
 # ---- what Baton promises, measured
 
@@ -304,7 +318,7 @@ helm-check: $(DEV) ## lint, render and validate the Helm chart with Helm's own c
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
-	find kernels -name '*.so' -delete
+	find kernels -name '*.so' -delete -o -name '*.o' -delete
 
 # ---- the environment
 

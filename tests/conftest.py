@@ -9,9 +9,10 @@ pytest-timeout ends a test by a signal, which Python handles only between two of
 in C hears none: uvloop's `close` waits there for ever when a test has left a stream open. So a thread looks too: a test
 that outlives its limit by a minute ends the whole process, after its name and all stacks are on stderr.
 
-Two costs are paid once. HTTP clients trust no public authority here, unless a test names one: each client would read
-all of the machine's certificates anew, which takes longer than most tests do. And what collecting thousands of tests
-leaves is kept from the garbage collector."""
+Three costs are avoided. Libraries that compute beside Baton's own do so on one thread: those of several processes
+would wait for each other, busily. HTTP clients trust no public authority here, unless a test names one: each
+client would read all of the machine's certificates anew, which takes longer than most tests do. And what collecting
+thousands of tests leaves is kept from the garbage collector."""
 
 import faulthandler
 import gc
@@ -27,6 +28,8 @@ import pytest
 from hypothesis import settings
 
 gc.disable()  # until all tests are collected
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 

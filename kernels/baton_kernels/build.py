@@ -5,13 +5,18 @@ which of them run. A file whose name ends with a machine's is compiled for that 
 With `--here` only the bodies that this processor runs are compiled; a library that comes to another processor says
 which body it lacks. The compiler must never contract or reorder a product: hence no `-ffast-math`.
 
+Object files are kept in `.objects`, each by what it is made of: who changes a file compiles what includes it, and a
+build of more bodies compiles those that are missing.
+
 The build ends with a seal behind the library's last byte: a digest of all bytes before it. A library whose bytes change
 later no longer fits its seal, and `library.py` does not load it."""
 
+import contextlib
 import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +28,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LIBRARY = HERE / "_baton_kernels.so"
+OBJECTS = HERE / ".objects"
+KEPT = 100  # object files, those that were used last
 SEAL = b"\nbaton-kernels seal "  # the digest follows, then a line break; `library.py` reads it
 MACHINE = sysconfig.get_platform().removeprefix("linux-").replace("-", "_")
 BODIES_OF = {
@@ -113,8 +120,48 @@ def march(name: str, machine: str = MACHINE) -> tuple[str, ...]:
 
 def compile_command(cxx: str, source: Path, target: Path, machine: str = MACHINE) -> list[str]:
     """The command that compiles a source into an object file."""
-    options = [*FLAGS, *WARNINGS, *LIGHT.get(source.name, ()), *march(source.name, machine)]
-    return [cxx, *options, f'-DBATON_SOURCES="{source_digest()}"', "-c", str(source), "-o", str(target)]
+    return [cxx, *options(source, machine), "-c", str(source), "-o", str(target)]
+
+
+def options(source: Path, machine: str = MACHINE) -> list[str]:
+    """The compiler's options for a source. One file names the sources that the library is made of."""
+    named = [f'-DBATON_SOURCES="{source_digest()}"'] if "BATON_SOURCES" in source.read_text() else []
+    return [*FLAGS, *WARNINGS, *LIGHT.get(source.name, ()), *march(source.name, machine), *named]
+
+
+def included(source: Path) -> list[Path]:
+    """The file and all that it includes, those of the system excepted."""
+    found = [source]
+    for file in found:
+        names = re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE)
+        found.extend(path for name in names if (path := file.parent / name) not in found and path.exists())
+    return found
+
+
+def compiled(cxx: str, version: str, source: Path) -> Path:
+    """The object file of a source, kept from an earlier build where nothing that it is made of has changed."""
+    made_of = hashlib.blake2b(repr((cxx, version, options(source))).encode(), digest_size=16)
+    for file in included(source):
+        made_of.update(f"\n{file.name} {file.stat().st_size}\n".encode() + file.read_bytes())
+    target = OBJECTS / f"{source.stem}-{made_of.hexdigest()}.o"
+    try:
+        os.utime(target)
+    except OSError:
+        OBJECTS.mkdir(exist_ok=True)
+        own = target.with_suffix(f".{os.getpid()}.o")
+        run(compile_command(cxx, source, own))
+        own.replace(target)
+    return target
+
+
+def forget_old_objects() -> None:
+    """Removes the kept object files but for those that were used last."""
+    ages = dict[Path, int]()
+    for file in OBJECTS.glob("*.o"):
+        with contextlib.suppress(OSError):  # another build has removed it
+            ages[file] = file.stat().st_mtime_ns
+    for file in sorted(ages, key=ages.__getitem__)[:-KEPT]:
+        file.unlink(missing_ok=True)
 
 
 def source_digest() -> str:
@@ -168,13 +215,12 @@ def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
     if sysconfig.get_platform() != f"linux-{MACHINE}" or MACHINE not in BODIES_OF:
         raise BuildError(f"the CPU kernels are for Linux on x86-64 and aarch64, this is {sysconfig.get_platform()}")
     cxx = compiler()
+    version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout
+    # the slowest files first
+    chosen = sorted(sources(bodies), key=lambda source: not source.name.startswith("body_"))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(lambda source: compiled(cxx, version, source), chosen))
     with tempfile.TemporaryDirectory() as folder:
-        chosen = sources(bodies)
-        objects = [Path(folder, source.stem + ".o") for source in chosen]
-        # the slowest files first
-        jobs = sorted(zip(chosen, objects, strict=True), key=lambda job: not job[0].name.startswith("body_"))
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(lambda job: run(compile_command(cxx, *job)), jobs))
         linked = Path(folder, "linked.so")
         link = [cxx, "-shared", "-pthread", *map(str, objects), "-o", str(linked)]
         try:
@@ -187,6 +233,7 @@ def build(target: Path = LIBRARY, *, bodies: Collection[str] = BODIES) -> Path:
         shutil.copy(linked, whole)
         seal(whole)
         whole.replace(target)
+    forget_old_objects()
     return target
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import baton_kernels as bk
 from baton_kernels import build, library
 
 ROOT = Path(library.__file__).parents[2]
@@ -21,18 +22,17 @@ WRONG_SUMS = {
     "between 1,500 and 1,900 slots": "slot >= 1500 && slot < 1900",
     "at the end of the context": "slot >= 2040",
 }
-QUICK_FLAGS = tuple("-O1" if flag == "-O3" else flag for flag in build.FLAGS)  # the bits are those of any other build
+QUICK = ("-O1",)  # the bits are those of any other build
 _HONEST = "(folded ? b.total_sums : b.sums)[i]"
 
 
 def build_with_wrong_sums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A library whose sums are right until the variable BATON_MUTANT names a line of the table. It is sealed, and it
-    names the honest sources."""
-    digest = build.source_digest()
-    shutil.copytree(build.HERE / "cpu", folder / "package" / "cpu")
+    """A library whose sums are right until the variable BATON_MUTANT names a line of the table, in the bodies that
+    compute attention here and the one that they are compared with. It is sealed, and it names the honest sources."""
+    digest, cpu = build.source_digest(), folder / "package" / "cpu"
+    shutil.copytree(build.HERE / "cpu", cpu)
     lines = "".join(f"        case {number}: return {when};\n" for number, when in enumerate(WRONG_SUMS.values(), 1))
-    source = folder / "package" / "cpu" / "attention.h"
-    text = source.read_text()
+    text = (cpu / "attention.h").read_text()
     assert text.count(_HONEST) == 1
     wrong = (
         "static bool is_wrong(long slot, long rows) {\n"
@@ -42,10 +42,17 @@ def build_with_wrong_sums(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     )
     text = text.replace(_HONEST, f"{_HONEST} * (is_wrong(first_slot + i / group, rows) ? 1.0001f : 1.0f)")
     text = text.replace("static void attention(", f"{wrong}\nstatic void attention(")
-    source.write_text(text.replace("#pragma once", "#pragma once\n#include <cstdlib>", 1))
+    (cpu / "wrong_attention.h").write_text(text.replace("#pragma once", "#pragma once\n#include <cstdlib>", 1))
+    body = (cpu / "body.h").read_text()
+    (cpu / "wrong_body.h").write_text(body.replace('"attention.h"', '"wrong_attention.h"'))
+    bodies = {body for call, body in bk.chosen().items() if call.startswith("attention.")} | {"plain"}
+    altered = [f"body_{body}.cpp" for body in bodies]
+    for name in altered:
+        file = cpu / name
+        file.write_text(file.read_text().replace('"body.h"', '"wrong_body.h"'))
     with monkeypatch.context() as patched:
         patched.setattr(build, "HERE", folder / "package")
-        patched.setattr(build, "FLAGS", QUICK_FLAGS)
+        patched.setattr(build, "LIGHT", dict.fromkeys(altered, QUICK) | build.LIGHT)
         patched.setattr(build, "source_digest", lambda: digest)
         return build.build(folder / "wrong.so", bodies=build.bodies_here())
 

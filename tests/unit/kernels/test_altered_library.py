@@ -10,7 +10,7 @@ import pytest
 import baton_kernels as bk
 from baton_kernels import build, library
 from engine.builtin import tiny
-from tests.unit.kernels.altered import QUICK_FLAGS, WRONG_SUMS, build_with_wrong_sums, run_with
+from tests.unit.kernels.altered import WRONG_SUMS, build_with_wrong_sums, run_with
 
 AVAILABLE = "print(bk.available())"
 
@@ -113,10 +113,8 @@ def test_a_file_compiled_with_fused_operations_is_refused(
     """GCC fuses a product and a sum, even of intrinsics, unless it is told not to. The body of integer products is
     compiled so here; it bears the honest digest, and only its bits can give it away."""
     digest, body = build.source_digest(), f"body_{bk.chosen()['product.integers.many']}.cpp"
-    march = build.march(body)
     monkeypatch.setattr(build, "source_digest", lambda: digest)
-    monkeypatch.setattr(build, "FLAGS", QUICK_FLAGS)
-    monkeypatch.setitem(build.MARCH, body, (*march, "-O2", "-ffp-contract=fast"))
+    monkeypatch.setitem(build.MARCH, body, (*build.march(body), "-O2", "-ffp-contract=fast"))
     fused = build.build(tmp_path / "fused.so", bodies=build.bodies_here())
     assert "path 'integers' failed" in identity(fused, folder, quantize="int8")
     assert not identity(build.LIBRARY, folder, quantize="int8").startswith("refused:")

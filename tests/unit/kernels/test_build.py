@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,52 @@ def test_the_library_of_the_tests_has_every_body() -> None:
     assert build.BODIES_OF["aarch64"] == library.BODIES_OF_ARM
 
 
+def test_a_file_is_compiled_again_when_it_what_it_includes_or_an_option_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[str]()
+
+    def recording(command: list[str], right: Callable[[list[str]], None] = build.run) -> None:
+        ran.append(Path(command[-3]).name)
+        right(command)
+
+    monkeypatch.setattr(build, "run", recording)
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "kept")
+    one, two, near, far = (tmp_path / name for name in ("one.cpp", "two.cpp", "near.h", "far.h"))
+    one.write_text('#include "near.h"\nint one() { return far; }\n')
+    near.write_text('#pragma once\n#include "far.h"\n')
+    far.write_text("constexpr int far = 1;\n")
+    two.write_text("int two() { return 2; }\n")
+
+    def built(version: str = "14.1") -> list[str]:
+        ran.clear()
+        for source in (one, two):
+            assert build.compiled(build.compiler(), version, source).stat().st_size
+        return list(ran)
+
+    assert built() == ["one.cpp", "two.cpp"]
+    assert built() == []
+    far.write_text("constexpr int far = 2;\n")
+    assert built() == ["one.cpp"]
+    two.write_text("int two() { return 3; }\n")
+    assert built() == ["two.cpp"]
+    assert built("14.2") == ["one.cpp", "two.cpp"]
+    monkeypatch.setitem(build.MARCH, "two.cpp", ("-O0",))
+    assert built("14.2") == ["two.cpp"]
+    monkeypatch.setattr(build, "KEPT", 2)
+    build.forget_old_objects()
+    assert built("14.2") == [], "those that were used last are kept"
+    assert built("14.1") == ["one.cpp", "two.cpp"]
+
+
+def test_a_file_that_does_not_compile_leaves_no_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "kept")
+    (tmp_path / "wrong.cpp").write_text("int wrong( {\n")
+    with pytest.raises(build.BuildError, match=r"wrong\.cpp"):
+        build.compiled(build.compiler(), "14.1", tmp_path / "wrong.cpp")
+    assert not list((tmp_path / "kept").glob("*.o"))
+
+
 def said_about(folder: Path, line: str) -> str:
     """Output of a process that finds its library in `folder`."""
     code = (
@@ -96,7 +143,6 @@ def test_a_library_without_a_body_that_the_processor_runs_is_refused_with_the_re
         'extern "C" __attribute__((visibility("default"))) const char J(baton_has_, BODY) = 1;\n'
     )
     monkeypatch.setattr(build, "HERE", sources.parent)
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-O0"))  # nothing of it computes
     here = build.bodies_here()
     whole = build.build(tmp_path / "few.so", bodies=here)
     assert build.built(whole) == tuple(body for body in build.BODIES if body in here)
