@@ -38,6 +38,7 @@ from gateway.dialects.kinds import (
     Messages,
     MessagesCount,
     Native,
+    Ollama,
     Responses,
 )
 from gateway.dialects.native.sglang import SGLANG
@@ -146,14 +147,14 @@ class HttpApi:
             "/v1/chat/completions": Chat(),
             "/v1/completions": Completion(),
             "/v1/messages": Messages(),
-            "/api/chat": OLLAMA_CHAT,
-            "/api/generate": OLLAMA_GENERATE,
             VLLM.path: Native(VLLM),
             SGLANG.path: Native(SGLANG),
         }
         relevance = RelevanceEndpoints(self._core, self._opening, random=self._random, clock=self._clock)
         return {
             **{path: partial(self._opening.begin, kind) for path, kind in kinds.items()},
+            "/api/chat": partial(self._ollama, OLLAMA_CHAT),
+            "/api/generate": partial(self._ollama, OLLAMA_GENERATE),
             "/v1/embeddings": self._embeddings,
             "/v1/messages/count_tokens": self._count,
             **dict.fromkeys(("/v1/rerank", "/rerank", "/v2/rerank"), relevance.rerank),
@@ -185,6 +186,14 @@ class HttpApi:
         assert kept is not None, "a response in the background is stored"
         fixed = fixed_members(body, opened.asked.repeated, valid, opened.assets, created=created, stored=True)
         return await self._background.begin(raw, begun_response(fixed), kept, valid.request.request_id)
+
+    async def _ollama(self, kind: Ollama[Any], raw: bytes, caller: HttpCaller) -> Reply:
+        """A request that asks nothing loads the model; it is checked like any other."""
+        opened = await self._opening.open(kind, raw, caller)
+        if not opened.asked.loads:
+            return await self._opening.answer(kind, opened)
+        await self._opening.check(kind, opened)
+        return kind.loaded(opened, self._clock)
 
     async def _embeddings(self, raw: bytes, caller: HttpCaller) -> Reply:
         body = await self._opening.parse(raw, EmbeddingRequest, caller)

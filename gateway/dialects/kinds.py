@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gateway.answers.answer import Answer
 from gateway.dialects.anthropic.reply import MessagesReply
 from gateway.dialects.anthropic.request import translate as translate_message
 from gateway.dialects.anthropic.request import translate_count
@@ -16,13 +17,13 @@ from gateway.dialects.anthropic.types import MessagesCountRequest, MessagesReque
 from gateway.dialects.native.dialect import CompletionDialect
 from gateway.dialects.ollama.reply import OllamaReply
 from gateway.dialects.ollama.request import NAMES, AskedOllama, as_completion, translate_chat, translate_generate
-from gateway.dialects.ollama.types import OllamaChatRequest, OllamaGenerateRequest
+from gateway.dialects.ollama.types import OllamaChatRequest, OllamaGenerateRequest, OllamaShared
 from gateway.dialects.openai.chat_reply import ChatReply
 from gateway.dialects.openai.completion_reply import CompletionReply
 from gateway.dialects.openai.reply import Reply
 from gateway.dialects.openai.request import HttpCaller, parse_chat, parse_completion
 from gateway.dialects.openai.types import ChatRequest, CompletionRequest
-from gateway.dialects.opening import BegunAnswers, Opened
+from gateway.dialects.opening import BegunAnswers, Clock, Opened
 from gateway.dialects.responses.keeping import KeptResponse, ResponseKeeping
 from gateway.dialects.responses.reply import ResponsesReply
 from gateway.dialects.responses.request import translate as translate_response
@@ -33,6 +34,7 @@ from gateway.validation.client_request import ClientRequest
 from mesh.errors import InvalidRequest
 
 Body = TypeVar("Body", bound=msgspec.Struct)
+OllamaBody = TypeVar("OllamaBody", bound=OllamaShared)
 CONTINUED = "continue_final_message"
 
 
@@ -164,21 +166,38 @@ class Messages:
         )
 
 
-class Ollama(Generic[Body]):
+class Ollama(Generic[OllamaBody]):
     """One of the two endpoints of Ollama's API that generate. `chat`: answers hold messages, not texts."""
 
-    def __init__(self, body: type[Body], translate: Callable[[Any, Ignored], tuple[Any, Any]], *, chat: bool) -> None:
+    def __init__(
+        self, body: type[OllamaBody], translate: Callable[[Any, Ignored], tuple[Any, Any]], *, chat: bool
+    ) -> None:
         self.body, self._translate, self._chat = body, translate, chat
 
-    async def translate(self, body: Body, ignored: Ignored, caller: HttpCaller) -> tuple[Any, Any]:
+    async def translate(self, body: OllamaBody, ignored: Ignored, caller: HttpCaller) -> tuple[Any, Any]:
         translated: tuple[Any, Any] = await _translated(self._translate, body, ignored)
         return translated
 
-    async def read(self, opened: Opened[Body]) -> Sequence[ClientRequest]:
+    async def read(self, opened: Opened[OllamaBody]) -> Sequence[ClientRequest]:
         return await ollama_requests(opened)
 
-    def reply(self, opened: Opened[Body], begun: BegunAnswers) -> Reply:
-        return ollama_reply(opened, begun, chat=self._chat)
+    def reply(self, opened: Opened[OllamaBody], begun: BegunAnswers) -> Reply:
+        return self._reply(opened, begun.pairs[0][1], begun.clock)
+
+    def loaded(self, opened: Opened[OllamaBody], clock: Clock) -> Reply:
+        """The reply to a request that asks nothing but that the model is loaded."""
+        return self._reply(opened, None, clock)
+
+    def _reply(self, opened: Opened[OllamaBody], answer: Answer | None, clock: Clock) -> Reply:
+        return OllamaReply(
+            answer,
+            request_id=opened.caller.request_id,
+            stream=bool(opened.plain.stream),
+            model=opened.body.model or opened.assets.name,
+            chat=self._chat,
+            shows_thinking=opened.asked.shows_thinking,
+            clock=clock,
+        )
 
 
 OLLAMA_CHAT = Ollama(OllamaChatRequest, translate_chat, chat=True)
@@ -199,18 +218,6 @@ async def ollama_requests(opened: Opened[Any]) -> Sequence[ClientRequest]:
     room = room_for(request, opened)
     open_end = request.max_tokens is None or request.max_tokens > room
     return [replace(request, max_tokens=room) if open_end and room > 0 else request]
-
-
-def ollama_reply(opened: Opened[Any], begun: BegunAnswers, *, chat: bool) -> Reply:
-    return OllamaReply(
-        begun.pairs[0][1] if begun.pairs else None,
-        request_id=opened.caller.request_id,
-        stream=bool(opened.plain.stream),
-        model=opened.body.model or opened.assets.name,
-        chat=chat,
-        shows_thinking=opened.asked.shows_thinking,
-        clock=begun.clock,
-    )
 
 
 class MessagesCount:

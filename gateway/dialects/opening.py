@@ -107,8 +107,6 @@ class Opening:
     async def answer(self, kind: GeneratingKind[Body], opened: Opened[Body]) -> Reply:
         """The reply to an opened request, whose answers are under way then."""
         requests, valid = await self.check(kind, opened)
-        if getattr(opened.asked, "loads", False):  # the request asks nothing else
-            return kind.reply(opened, BegunAnswers([], [], None, self._clock))
         receipt = await self._receipt(valid, opened)
         pairs = await self._answers(requests, valid, opened.assets)
         return kind.reply(opened, BegunAnswers(pairs, valid, receipt, self._clock))

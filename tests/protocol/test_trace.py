@@ -78,7 +78,7 @@ def test_a_trace_with_a_step_that_the_model_forbids_is_refused(mutation: Mutatio
 def test_the_trace_of_a_product_without_a_rule_is_refused(protection: str) -> None:
     logs = SimLogs()
     with removed(protection) as rules:
-        run_story(draw(2), rules=rules, logs=logs)
+        run_story(draw(5), rules=rules, logs=logs)
     traces = [read_log(text, f"process {number}") for number, text in enumerate(logs.texts)]
     assert checked(traces).problems != []
 

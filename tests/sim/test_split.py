@@ -3,6 +3,8 @@
 import asyncio
 from dataclasses import dataclass
 
+import pytest
+
 from engine.step.plan import Plan
 from gateway.routing.router import Local
 from mesh.messages.jobs import Sampling
@@ -38,7 +40,7 @@ async def _warm(cluster: Cluster) -> None:
         await cluster.until(lambda: all(client.ended for client in cluster.clients))
 
 
-async def _run(itl_target_ms: float, local: Local, prefills: int) -> SplitRun:
+async def _run(itl_target_ms: float, local: Local, prefills: int, clients: int) -> SplitRun:
     cluster = Cluster(
         5,
         pages=512,
@@ -55,20 +57,20 @@ async def _run(itl_target_ms: float, local: Local, prefills: int) -> SplitRun:
     assert decode.plans is not None
     decode.plans.clear()
     before, began = decode.counts()["admitted_local"], asyncio.get_running_loop().time()
-    mine = [cluster.ask(prompt(number), Sampling(max_tokens=ANSWER)) for number in range(CLIENTS)]
+    mine = [cluster.ask(prompt(number), Sampling(max_tokens=ANSWER)) for number in range(clients)]
     await cluster.until(lambda: all(client.ended for client in mine))
     seconds = asyncio.get_running_loop().time() - began
     assert await cluster.finish() == []
     shared = [plan for plan in decode.plans if any(piece.sampled == len(piece.tokens) == 1 for piece in plan.pieces)]
     admitted = decode.counts()["admitted_local"] - before
     longest = max(map(seconds_of, shared))
-    return SplitRun(seconds, [client.seen for client in mine], admitted, CLIENTS - admitted, longest)
+    return SplitRun(seconds, [client.seen for client in mine], admitted, clients - admitted, longest)
 
 
 @virtual
-async def run(itl_target_ms: float, local: Local = Local.AUTO, prefills: int = 1) -> SplitRun:
+async def run(itl_target_ms: float, local: Local = Local.AUTO, prefills: int = 1, clients: int = CLIENTS) -> SplitRun:
     found = list[SplitRun]()
-    found.append(await _run(itl_target_ms, local, prefills))
+    found.append(await _run(itl_target_ms, local, prefills, clients))
     return found[0]
 
 
@@ -79,8 +81,12 @@ def test_decode_takes_prompts_from_a_queue_and_everybody_is_done_earlier() -> No
     assert adaptive.texts == fixed.texts
 
 
-def test_a_step_with_chunks_of_prompts_stays_below_the_target() -> None:
-    cut, whole = run(TARGET_MS, Local.ALWAYS, 0), run(0, Local.ALWAYS, 0)
-    assert cut.longest_seconds <= TARGET_MS / 1000 < whole.longest_seconds, "negative control: whole chunks exceed it"
+@pytest.mark.parametrize(("clients", "target_ms", "most_ms"), [(2, 60.0, 60.0), (CLIENTS, 40.0, 80.0)])
+def test_a_step_with_chunks_of_prompts_stays_below_the_target_and_twice_of_it_while_others_wait(
+    clients: int, target_ms: float, most_ms: float
+) -> None:
+    cut, whole = run(target_ms, Local.ALWAYS, 0, clients), run(0, Local.ALWAYS, 0, clients)
+    assert cut.longest_seconds <= most_ms / 1000 < whole.longest_seconds, "negative control: whole chunks exceed it"
+    assert (cut.longest_seconds > target_ms / 1000) is (clients > 2)
     assert cut.texts == whole.texts, "the size of chunks changes no token"
-    assert cut.local == whole.local == CLIENTS
+    assert cut.local == whole.local == clients

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cli import output
 from cli.output import say
+from mesh.telemetry.lossy_output import LossyWriter
 
 PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast the machine is
 
@@ -15,6 +17,7 @@ PATIENCE_SECONDS = 120.0  # a guard against hanging: no test depends on how fast
 def test_a_full_disk_costs_lines_and_the_loss_is_said_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(output, "WRITER", LossyWriter())  # other tests have lost lines of the process's own
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
         say("first")
