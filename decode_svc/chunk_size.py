@@ -4,7 +4,7 @@ Step 7 of a request's life. Who decodes gets a token per step, so a long step is
 those that land while it runs. The size follows from measured steps (decode_svc/step_cost.py) and changes no bit of any
 answer: a row does not depend on the other rows of its step. A target that the decode rows alone miss or nearly miss
 does not stop prompts: they may double the time of such a step. While prompts wait behind the one that is read, longer
-steps pay: each request that waits gains more time than one that decodes loses."""
+steps pay: the fixed part of a step comes once for more rows, and requests that decode are sooner among themselves."""
 
 from decode_svc.step_cost import StepCost
 from mesh.timing.speed import SteadyFigure
@@ -14,7 +14,8 @@ GROWTH = 2  # the prompt rows of a step are at most this multiple of the largest
 LEAST_ROWS = 8
 MARGIN = 2.0  # this multiple of the expectation's average error stays free
 BEYOND_TIMES = 1.0  # prompts may add this multiple of a step's time without them, even beyond the target
-MOST_CROWD = 2.0  # prompts that wait lengthen a step's target by this factor at most
+CROWD_SHARE = 0.5  # of the target, that each prompt which waits adds to it
+MOST_CROWD = 2.5  # the factor by which they lengthen it at most
 SHORTEST_SECONDS = 1e-6  # an expectation below it is none
 
 
@@ -40,7 +41,7 @@ class ChunkSize:
         if not self._cost.measured:
             return min(self._most, FIRST_ROWS)
         alone = self._cost.seconds(decoding, 0)
-        crowd = min(MOST_CROWD, 1 + behind / (decoding + 1))
+        crowd = min(MOST_CROWD, 1 + CROWD_SHARE * behind)
         room = max(crowd * self._target_seconds - MARGIN * self._cost.off_seconds - alone, crowd * BEYOND_TIMES * alone)
         fits = int(room / max(self._cost.prompt_row_seconds, 1e-9))
         return min(self._most, known, max(least, fits))

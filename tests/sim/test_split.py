@@ -81,8 +81,8 @@ def test_decode_takes_prompts_from_a_queue_and_everybody_is_done_earlier() -> No
     assert adaptive.texts == fixed.texts
 
 
-@pytest.mark.parametrize(("clients", "target_ms", "most_ms"), [(2, 60.0, 60.0), (CLIENTS, 40.0, 80.0)])
-def test_a_step_with_chunks_of_prompts_stays_below_the_target_and_twice_of_it_while_others_wait(
+@pytest.mark.parametrize(("clients", "target_ms", "most_ms"), [(2, 60.0, 60.0), (CLIENTS, 40.0, 100.0)])
+def test_a_step_with_chunks_of_prompts_stays_below_the_target_and_longer_ones_below_its_limit_while_others_wait(
     clients: int, target_ms: float, most_ms: float
 ) -> None:
     cut, whole = run(target_ms, Local.ALWAYS, 0, clients), run(0, Local.ALWAYS, 0, clients)
