@@ -70,6 +70,7 @@ async def running_cell(
         "gateway.grpc_address": free_address(),
         "gateway.worker_address": free_address(),
         "gateway.local": tampering.local,
+        "gateway.queue_seconds": "0",  # a slow body serves the last of a batch late
         **settings,
     }
     config = read_settings(None, os.environ, overrides).mesh()
