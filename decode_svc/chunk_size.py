@@ -14,7 +14,7 @@ GROWTH = 2  # the prompt rows of a step are at most this multiple of the largest
 LEAST_ROWS = 8
 MARGIN = 2.0  # this multiple of the expectation's average error stays free
 BEYOND_TIMES = 1.0  # prompts may add this multiple of a step's time without them, even beyond the target
-CROWD_SHARE = 0.5  # of the target, that each prompt which waits adds to it
+CROWD_SHARE = 0.5  # each prompt that waits adds this share of the target to it
 MOST_CROWD = 2.5  # the factor by which they lengthen it at most
 SHORTEST_SECONDS = 1e-6  # an expectation below it is none
 
