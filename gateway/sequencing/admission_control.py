@@ -15,6 +15,7 @@ from gateway.routing.router import Local
 from gateway.routing.worker_table import Group
 from gateway.sequencing.deadlines import OTHERS_SHARE, SURE, Paces
 from gateway.sequencing.ended_requests import LONGEST_WAIT_SECONDS, SHORTEST_WAIT_SECONDS, Tally
+from gateway.sequencing.requests import StartLimit
 from gateway.tracing.record import ERROR, RequestRecord
 from gateway.workers.worker_figures import together_per_second, tokens_per_second
 from mesh.errors import BatonError, DeadlineExceeded, Overloaded, Unavailable
@@ -96,7 +97,7 @@ class AdmissionControl:
             what, limit = "the requests before this one, and its own tokens,", f"its deadline is in {left:.3g} s"
             self._refuse(DEADLINE, wait + own, limit, now, what=what)
 
-    def start_limit(self, choice: ChoiceRequest, now: float) -> float | None:
+    def start_limit(self, choice: ChoiceRequest, now: float) -> StartLimit | None:
         """Time after which a worker gives a choice back of which nothing is computed: the estimate at the door was
         wrong, or what is left until its deadline is too short by then. Its priority may make it wait for younger ones.
         None: it waits, as do all choices of a request but the first: they may wait for each other."""
@@ -104,8 +105,9 @@ class AdmissionControl:
             return None
         limit = LATE_TIMES * self._queue_seconds + max(0, choice.priority) * self._priority_seconds
         if choice.deadline_seconds is None:
-            return limit
-        return max(0.0, min(limit, choice.deadline_seconds - self._own_seconds(choice, now)))
+            return StartLimit(limit, of_queue=True)
+        spare = choice.deadline_seconds - self._own_seconds(choice, now)
+        return StartLimit(max(0.0, min(limit, spare)), of_queue=limit <= spare)
 
     def _own_seconds(self, choice: ChoiceRequest, now: float) -> float:
         """The time for its own prompts and one answer, at least: with the most that a prefix cache has of its prompt,

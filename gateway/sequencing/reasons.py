@@ -7,7 +7,7 @@ from gateway.routing.registry import Workers
 from gateway.routing.router import Local
 from gateway.routing.unpaired import mismatch
 from gateway.sequencing.deadlines import OTHERS_SHARE
-from gateway.sequencing.requests import GatewayRequest
+from gateway.sequencing.requests import GatewayRequest, StartLimit
 from gateway.workers.attached import AttachedWorker
 from mesh.errors import BatonError, DeadlineExceeded, Internal, InvalidRequest, Overloaded, Unavailable
 from mesh.messages.jobs import FullKind, Reason, Tier
@@ -67,7 +67,14 @@ def given_back(request: GatewayRequest, lost: Lost, now: float) -> BatonError | 
     if lost.reason is not Reason.LATE:
         return None
     waited, deadline = now - request.accepted_seconds, request.choice.deadline_seconds
-    if deadline is not None and waited < max(request.start_seconds or deadline, OTHERS_SHARE * deadline):
+    if deadline is not None and _too_long_itself(request.start, waited, deadline):
         return DeadlineExceeded("the deadline would pass before the first token: allow more time")
     what = f"this request waited {waited:.1f} s behind others and nothing of it was computed; try again later"
     return Overloaded(what, wait_seconds=waited, retry_after_seconds=waited)
+
+
+def _too_long_itself(start: StartLimit | None, waited: float, deadline: float) -> bool:
+    """Is the request's own length, not the wait for others, what its deadline leaves no time for?"""
+    if start is None or waited < start.seconds:
+        return True
+    return not start.of_queue and waited < OTHERS_SHARE * deadline

@@ -7,6 +7,7 @@ import asyncio
 from array import array
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from gateway.core.interface import ChoiceRequest
 from gateway.sequencing.unread import UnreadTokens
@@ -58,6 +59,13 @@ class Death:
     tokens: int  # that the client got from the attempt that ended with it
 
 
+class StartLimit(NamedTuple):
+    """The time within which a worker has to begin a request."""
+
+    seconds: float
+    of_queue: bool  # no request waits longer; else: too little is left until its deadline then
+
+
 @dataclass(slots=True)
 class GatewayRequest:
     choice: ChoiceRequest
@@ -95,7 +103,7 @@ class GatewayRequest:
     findings: list[Scored | Embedded] = field(default_factory=list)  # an examination's reports, of the current attempt
     over: asyncio.Event = field(default_factory=asyncio.Event)  # set at its end
     lacks_adapter: set[int] = field(default_factory=set)  # workers that lack its adapter, though they had it once
-    start_seconds: float | None = None  # a worker gives it back if nothing of it is computed by then; None: it waits
+    start: StartLimit | None = None  # a worker gives it back if nothing of it is computed by then; None: it waits
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None  # ends the wait for a worker
 
@@ -208,7 +216,7 @@ class GatewayRequest:
             salt=choice.salt,
             adapter=choice.digest,
             priority=self.priority,
-            start_seconds=self.start_seconds if first else None,
+            start_seconds=self.start.seconds if first and self.start else None,
         )
 
     def cached_tokens(self, worker: AttachedWorker) -> int:

@@ -26,7 +26,7 @@ from gateway.sequencing.observer import UNOBSERVED, RequestObserver
 from gateway.sequencing.patience import Patience
 from gateway.sequencing.reasons import TURN, given_back
 from gateway.sequencing.relay import TokenRelay
-from gateway.sequencing.requests import READER_BEHIND, GatewayRequest, RequestPhase
+from gateway.sequencing.requests import READER_BEHIND, GatewayRequest, RequestPhase, StartLimit
 from gateway.sequencing.retries import Retries
 from gateway.sequencing.startup_wait import Settling
 from gateway.sequencing.unread import UnreadTokens, share
@@ -51,7 +51,7 @@ class Sequencer:
         local: Local,
         patience_seconds: float,
         reader_bytes: int,  # tokens of one client request that its reader may leave
-        start_limit: Callable[[ChoiceRequest], float | None] = lambda choice: None,  # see GatewayRequest.start_seconds
+        start_limit: Callable[[ChoiceRequest], StartLimit | None] = lambda choice: None,  # see GatewayRequest.start
         observer: RequestObserver = UNOBSERVED,
     ) -> None:
         self.workers, self.observer = workers, observer
@@ -83,7 +83,7 @@ class Sequencer:
         trace = choice.trace.choice(now, choice.prompt, choice.sampling, examined=examined)
         unread = UnreadTokens(share(self._reader_bytes, choice.choices), self._turns)
         request = GatewayRequest(choice, self._random.getrandbits(63), now, trace, unread, numerics=choice.numerics)
-        request.start_seconds, request.behind = self._start_limit(choice), len(choice.trace.choices) > 1
+        request.start, request.behind = self._start_limit(choice), len(choice.trace.choices) > 1
         self.requests[request.id] = request
         self.observer.accepted(request)
         self._deadlines.begin(request)

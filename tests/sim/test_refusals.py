@@ -8,6 +8,7 @@ from gateway.attaching.service import Gateway
 from gateway.process.leaving import ClientPorts, drain
 from gateway.routing.router import Local
 from gateway.sequencing.admission_control import AdmissionControl
+from gateway.sequencing.requests import StartLimit
 from mesh.messages.jobs import Sampling
 from tests.sim.seeds import judge
 from tests.sim.seeds.removals import removed
@@ -66,7 +67,7 @@ def test_a_gateway_may_believe_in_the_requests_of_a_worker_that_stands_still(
 def test_a_worker_may_not_give_a_request_back_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     world, demands = replace(WORLD, max_batch=1), (DEMAND, other(0.5, 1))
     assert not run(world=world, demands=demands).violations
-    monkeypatch.setattr(AdmissionControl, "start_limit", lambda *arguments: 3.0)
+    monkeypatch.setattr(AdmissionControl, "start_limit", lambda *arguments: StartLimit(3.0, of_queue=True))
     assert "and it may wait for 20.00 s" in run(world=world, demands=demands).violations[0]
 
 

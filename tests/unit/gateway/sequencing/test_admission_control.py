@@ -1,5 +1,6 @@
 """The gateway refuses a request whose wait, estimated from the reports of workers, would be too long."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from gateway.core.interface import ChoiceRequest
 from gateway.routing.router import Local
 from gateway.sequencing.reasons import given_back
+from gateway.sequencing.requests import StartLimit
 from gateway.workers.worker_figures import GUESSED_TOKENS_PER_SECOND
 from mesh.errors import DeadlineExceeded, Overloaded, Unavailable
 from mesh.messages.hello_pairs import PageReach
@@ -124,7 +126,9 @@ def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> 
     admission = control(made)
 
     def limit(one: ChoiceRequest) -> float | None:
-        return admission.start_limit(one, 0.0)
+        start = admission.start_limit(one, 0.0)
+        assert start is None or start.of_queue
+        return start.seconds if start else None
 
     assert limit(choice()) == 20.0 and limit(choice(priority=5)) == 25.0 and limit(choice(priority=-5)) == 20.0
     assert control(made, queue_seconds=0.0).start_limit(choice(), 0.0) is None
@@ -138,11 +142,19 @@ def test_a_request_may_wait_twice_the_limit_and_longer_with_a_low_priority() -> 
 @virtual
 async def test_a_late_request_ends_and_no_other_worker_tries_it() -> None:
     made = mesh()
-    for deadline, error in ((None, Overloaded), (9.0, DeadlineExceeded)):
+    cases = (
+        (None, StartLimit(3.0, of_queue=True), Overloaded),
+        (9.0, StartLimit(20.0, of_queue=True), DeadlineExceeded),  # the worker saw that its prompt takes too long
+        (180.0, StartLimit(3.0, of_queue=True), Overloaded),  # it waited as long as any may, its deadline is far
+        (18.0, StartLimit(3.0, of_queue=False), DeadlineExceeded),  # its own tokens take most of its time
+        (9.0, StartLimit(3.0, of_queue=False), Overloaded),
+    )
+    for deadline, start, error in cases:
         request = made.accept(deadline_seconds=deadline)
-        request.start_seconds = 20.0
+        request.start = start
         assert request.ticket is not None
         lost = Lost(request.ticket, Reason.LATE)
+        await asyncio.sleep(4.0)
         assert isinstance(given_back(request, lost, request.accepted_seconds + 4.0), error)
         made.sequencer.on_lost(made.workers["p1"], lost)
         assert request.ended and isinstance(request.error, error)

@@ -76,7 +76,8 @@ async def test_and_so_is_one_that_its_prompt_would_pass() -> None:
     for name in ("p1", "p2"):
         made.workers[name].report(Load(free_pages=64, total_pages=64, tokens_per_second=100.0))
     admission.accept(choice(10, 5.0, prompt=500), now, draining=False)
-    assert admission.start_limit(choice(10, 5.0, prompt=500), now) == pytest.approx(1.0)
+    limit = admission.start_limit(choice(10, 5.0, prompt=500), now)
+    assert limit is not None and limit.seconds == pytest.approx(1.0) and not limit.of_queue
 
 
 @virtual
