@@ -1,6 +1,6 @@
 // Integer products on matrix tiles. Weights of int8, and int4 that were widened to bytes, are summed in tiles over a whole segment. Grouped
-// forms leave the tiles after every group, whose sums are multiplied by its scales and added to totals in registers; their nibbles
-// become signed bytes first, with which neither a zero nor what unsigned weights have too much is left to subtract.
+// forms leave the tiles after every group, whose sums are multiplied by its scales and added to totals. Their nibbles, and for many rows
+// their bytes, become signed bytes first, with which neither a nibble's zero nor what unsigned weights have too much is left to subtract.
 #pragma once
 
 namespace baton::BODY {
@@ -27,50 +27,110 @@ struct GroupWeights {
     long apart;  // distance of the bytes of two groups
 };
 
-// Adds the groups g0 .. g1 of sixteen columns to the totals of R rows. kSigned: bytes are the integers, else they are 128 too large.
-template <int R, Ends kEnds, bool kSigned>
-static __attribute__((noinline)) void group_columns(Tiles& tiles, const ProductCall& call, const IntegerUnit& u, GroupWeights w, long column, long t, long g0, long g1,
-                                                    float* acc, bool fresh, Ahead ahead) {
+// What belongs to the rows of a tile, from some group on: [groups][16].
+struct GroupRows {
+    const float* scales;
+    const int32_t *sums, *begins;
+};
+
+template <bool kSigned, int C, int A, int B>
+INLINE void group_dot(Tiles& tiles) {
+    if constexpr (kSigned)
+        tiles.template dot_signed<C, A, B>();
+    else
+        tiles.template dot_unsigned<C, A, B>();
+}
+
+// Multiplies the integer sums of B groups of R rows by sixteen columns with what belongs to them, and adds them to the totals.
+template <int R, int B, Ends kEnds, bool kSigned>
+INLINE void end_groups(const IntegerUnit& u, const uint32_t (*sums)[16 * kTile], const char* group, long column, GroupRows rows, float* acc, bool fresh) {
     const Form& f = u.form;
-    const long deep = least(f.group, 64);
-    const float* x_scales = call.x_scales + (t * u.at.groups + g0) * kTile;
-    const int32_t *x_sums = call.x_sums + (t * u.at.groups + g0) * kTile, *begins = call.x_begins + (t * u.at.groups + g0) * kTile;
-    const char* x = call.packed_x + t * u.kp * kTile;
-    alignas(64) uint32_t sums[16 * kTile];
     Lanes total[R];
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) total[r] = fresh ? set(0.0f) : load(acc + r * kPanel);
-    if (!ahead.at) ahead.at = w.groups;
-    for (long g = g0; g < g1; ++g, w.bytes += w.apart, w.groups += u.at.stride, x_scales += kTile, x_sums += kTile, begins += kTile) {
-        for (long line = 0; line < ahead.stride; line += 64, ahead.at += 64) fetch_far(ahead.at);
-        tiles.template zero<0>();
-        for (long k = 0; k < f.group; k += deep) {
-            const long at = g * f.group + k;
-            tiles.template load<4>(x + at / 64 * 64 * kTile + at % 64, 64);
-            tiles.template load<6>(w.bytes + k * kPanel + 4 * column, 128);
-            if constexpr (kSigned)
-                tiles.template dot_signed<0, 4, 6>();
-            else
-                tiles.template dot_unsigned<0, 4, 6>();
-        }
-        tiles.template store<0>(sums, 64);
-        const Lanes scale = column_scales(f, w.groups + u.at.scales, column);
+#pragma GCC unroll 2
+    for (int b = 0; b < B; ++b, group += u.at.stride) {
+        const Lanes scale = column_scales(f, group + u.at.scales, column);
         Lanes minimum = set(0.0f);
         Ints zero = ints(0);
-        if constexpr (kEnds == Ends::kMinimum) minimum = column_scales(f, w.groups + u.at.offsets, column);
-        if constexpr (kEnds == Ends::kZero) zero = widen_bytes(section<int8_t>(w.groups, u.at.offsets) + column);
+        if constexpr (kEnds == Ends::kMinimum) minimum = column_scales(f, group + u.at.offsets, column);
+        if constexpr (kEnds == Ends::kZero) zero = widen_bytes(section<int8_t>(group, u.at.offsets) + column);
 #pragma GCC unroll 16
         for (int r = 0; r < R; ++r) {
-            Ints all = load(sums + 16 * r);
-            if constexpr (!kSigned) all = all + ints(static_cast<uint32_t>(begins[r]));
-            if constexpr (kEnds == Ends::kZero) all = all - times(zero, ints(static_cast<uint32_t>(x_sums[r])));
-            const Lanes row_scale = set(x_scales[r]);
+            const int i = b * static_cast<int>(kTile) + r;
+            Ints all = load(sums[b] + 16 * r);
+            if constexpr (!kSigned) all = all + ints(static_cast<uint32_t>(rows.begins[i]));
+            if constexpr (kEnds == Ends::kZero) all = all - times(zero, ints(static_cast<uint32_t>(rows.sums[i])));
+            const Lanes row_scale = set(rows.scales[i]);
             total[r] = fma(convert(all) * row_scale, scale, total[r]);
-            if constexpr (kEnds == Ends::kMinimum) total[r] = fma(set(static_cast<float>(x_sums[r])) * row_scale, minimum, total[r]);
+            if constexpr (kEnds == Ends::kMinimum) total[r] = fma(set(static_cast<float>(rows.sums[i])) * row_scale, minimum, total[r]);
         }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) store(acc + r * kPanel, total[r]);
+}
+
+// Adds the groups g0 .. g1 of a panel to the totals of T tiles of R rows. Stores of tiles cost as much as all else together, and totals
+// go to the first-level cache and back: so two groups are multiplied before their sums end, and each load serves two products or more.
+// kSigned: bytes are the integers, else they are 128 too large.
+template <int T, int R, Ends kEnds, bool kSigned>
+static __attribute__((noinline)) void group_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& u, GroupWeights w, long t, long g0, long g1, float* acc,
+                                                  bool fresh, Ahead ahead) {
+    constexpr long kTogether = 2;
+    const Form& f = u.form;
+    const long deep = least(f.group, 64), x_next = u.kp * kTile;
+    const char* x = call.packed_x + t * x_next;
+    alignas(64) uint32_t sums[2 * T][kTogether][16 * kTile];
+    if (!ahead.at) ahead.at = w.groups;
+    for (long g = g0; g < g1; g += kTogether, fresh = false) {
+        const long together = least(kTogether, g1 - g);
+        const char* groups = w.groups;
+        for (long b = 0; b < together; ++b, w.bytes += w.apart, w.groups += u.at.stride) {
+            for (long line = 0; line < ahead.stride; line += 64, ahead.at += 64) fetch_far(ahead.at);
+            tiles.template zero<0>(), tiles.template zero<1>();
+            if constexpr (T == 2) tiles.template zero<2>(), tiles.template zero<3>();
+            for (long k = 0; k < f.group; k += deep) {
+                const long at = (g + b) * f.group + k;
+                const char *rows = x + at / 64 * 64 * kTile + at % 64, *columns = w.bytes + k * kPanel;
+                tiles.template load<6>(columns, 128);
+                tiles.template load<4>(rows, 64);
+                group_dot<kSigned, 0, 4, 6>(tiles);
+                tiles.template load<7>(columns + 64, 128);
+                group_dot<kSigned, 1, 4, 7>(tiles);
+                if constexpr (T == 2) {
+                    tiles.template load<5>(rows + x_next, 64);
+                    group_dot<kSigned, 2, 5, 6>(tiles);
+                    group_dot<kSigned, 3, 5, 7>(tiles);
+                }
+            }
+            tiles.template store<0>(sums[0][b], 64), tiles.template store<1>(sums[1][b], 64);
+            if constexpr (T == 2) tiles.template store<2>(sums[2][b], 64), tiles.template store<3>(sums[3][b], 64);
+        }
+        for (long i = 0; i < 2 * T; ++i) {
+            const long first = ((t + i / 2) * u.at.groups + g) * kTile, column = 16 * (i % 2);
+            const GroupRows rows = {call.x_scales + first, call.x_sums + first, call.x_begins + first};
+            float* to = acc + i / 2 * kTile * kPanel + column;
+            if (together == kTogether)
+                end_groups<R, kTogether, kEnds, kSigned>(u, sums[i], groups, column, rows, to, fresh);
+            else
+                end_groups<R, 1, kEnds, kSigned>(u, sums[i], groups, column, rows, to, fresh);
+        }
+    }
+}
+
+template <int T, int R>
+INLINE auto group_function(const Form& f, bool is_signed) {
+    const bool zero = f.offset == kZero, minimum = f.offset == kMinimum;
+    if (is_signed) return minimum ? group_tiles<T, R, Ends::kMinimum, true> : zero && !has_nibbles(f) ? group_tiles<T, R, Ends::kZero, true> : group_tiles<T, R, Ends::kScale, true>;
+    return minimum ? group_tiles<T, R, Ends::kMinimum, false> : zero ? group_tiles<T, R, Ends::kZero, false> : group_tiles<T, R, Ends::kScale, false>;
+}
+
+// Bytes of a grouped form as the integers for which they stand.
+static void flip_bytes(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide) {
+    for (long k = k0; k < k1; k += u.form.group) {
+        const auto* w = reinterpret_cast<const uint32_t*>(panel + k / u.form.group * u.at.stride);
+        for (long i = 0; i < u.form.group * kPanel / 4; i += 16, wide += 16) store(wide, flip_signs(load(w + i)));
+    }
 }
 
 // Continues the sums of all tiles of rows over the inputs k0 .. k1 of a panel.
@@ -98,21 +158,17 @@ static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& 
         }
         return;
     }
+    const bool flipped = !few && !nibbles, is_signed = flipped || nibbles;
+    if (flipped) flip_bytes(u, panel, k0, k1, wide);
     const long g0 = k0 / f.group, g1 = k1 / f.group;
-    const GroupWeights w = {nibbles ? reinterpret_cast<const char*>(wide) : weights, weights, nibbles ? f.group * kPanel : u.at.stride};
-    const bool zero = f.offset == kZero, minimum = f.offset == kMinimum;
-    for (long t = u.t0; t < u.t1; ++t)
-        for (long c = 0; c < 2; ++c) {
-            Ahead ahead;
-            if (few && !nibbles && t == u.t0 && c == 0) ahead = {weights + kNearLines, u.at.stride};
-            if (!few && c == 0) ahead = shared_ahead(next, bytes, g1 - g0, t - u.t0, u.t1 - u.t0);
-            const auto columns = [&](auto function) { function(tiles, call, u, w, 16 * c, t, g0, g1, u.acc(half, p, t) + 16 * c, fresh, ahead); };
-            if (nibbles && minimum) columns(narrow ? group_columns<8, Ends::kMinimum, true> : group_columns<16, Ends::kMinimum, true>);
-            else if (nibbles) columns(narrow ? group_columns<8, Ends::kScale, true> : group_columns<16, Ends::kScale, true>);
-            else if (minimum) columns(narrow ? group_columns<8, Ends::kMinimum, false> : group_columns<16, Ends::kMinimum, false>);
-            else if (zero) columns(narrow ? group_columns<8, Ends::kZero, false> : group_columns<16, Ends::kZero, false>);
-            else columns(narrow ? group_columns<8, Ends::kScale, false> : group_columns<16, Ends::kScale, false>);
-        }
+    const GroupWeights w = {is_signed ? reinterpret_cast<const char*>(wide) : weights, weights, is_signed ? f.group * kPanel : u.at.stride};
+    const auto one = narrow ? group_function<1, 8>(f, is_signed) : group_function<1, 16>(f, is_signed), two = group_function<2, 16>(f, is_signed);
+    for (long t = u.t0; t < u.t1; t += 2) {
+        Ahead ahead;
+        if (few && !nibbles) ahead = {weights + kNearLines, u.at.stride};
+        if (!few) ahead = shared_ahead(next, bytes, g1 - g0, (t - u.t0) / 2, (u.t1 - u.t0 + 1) / 2);
+        (t + 1 < u.t1 ? two : one)(tiles, call, u, w, t, g0, g1, u.acc(half, p, t), fresh, ahead);
+    }
 }
 
 static void product_integer(const ProductCall& call, long unit, float* scratch) {

@@ -93,7 +93,10 @@ size_t cut_rows(ProductCall& call) {
     const Body& body = product_body(call);
     const int32_t scheme = call.form->scheme;
     const bool tiles = scheme == kDenseAmx || (!is_dense(*call.form) && body.byte_tiles);
-    call.widen = !is_dense(*call.form) && tiles ? has_nibbles(*call.form) : scheme == kInt4 && call.rows > 2 * body.most_group_rows;
+    if (!is_dense(*call.form) && tiles)
+        call.widen = has_nibbles(*call.form) || (is_grouped(*call.form) && call.rows > 2 * kTile);
+    else
+        call.widen = scheme == kInt4 && call.rows > 2 * body.most_group_rows;
     const bool groups = is_grouped(*call.form) || (scheme == kInt4 && !call.widen);
     call.tile_rows = tiles ? kTile : pick_tile_rows(call.rows, groups ? body.most_group_rows : body.most_tile_rows);
     call.tiles = (call.rows + call.tile_rows - 1) / call.tile_rows;

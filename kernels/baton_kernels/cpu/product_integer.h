@@ -67,7 +67,7 @@ static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long
 // Turns the sums of a segment into fp32 and adds them to the tree.
 static void end_segment(const ProductCall& call, const IntegerUnit& u, long half, long p, long t, long segment) {
     const long blocks = u.kp / call.x_block, groups = u.kp / call.group, share = groups / u.at.segments;
-    const bool whole = !is_grouped(u.form), bytes = u.form.scheme == kInt8 || call.widen;
+    const bool whole = !is_grouped(u.form), bytes = whole && (u.form.scheme == kInt8 || call.widen);
     if (!whole && u.at.segments == 1) return;
     for (long r = 0; r < u.R; ++r) {
         int32_t x_sum = 0;

@@ -23,8 +23,10 @@ FORMS = (
     bk.MatrixForm("int4-groups", group=128, offset="zero", scales="bf16", segments=2),
     bk.MatrixForm("int4-groups", group=32, table=TABLE, scales="fp16"),
     bk.MatrixForm("int8-groups", group=16, scales="fp32"),
+    *(bk.MatrixForm("int8-groups", group=64, scales="fp32", offset=o) for o in OFFSETS),
+    bk.MatrixForm("int8-groups", group=128, scales="fp32"),
 )
-SHAPES = ((1, 32, 256), (2, 70, 256), (3, 33, 512), (5, 96, 1024), (13, 64, 256), (31, 40, 1280), (200, 72, 768))
+SHAPES = ((1, 32, 256), (2, 70, 256), (3, 33, 512), (5, 96, 1024), (13, 64, 256), (31, 40, 1280), (47, 40, 640), (200, 72, 768))
 
 
 @pytest.fixture
