@@ -43,10 +43,12 @@ long balanced_share(long panels, long blocks, long threads, long fewest, long wi
     return best;
 }
 
-// Whether tiles, where the machine has them, are worth their loads: a group fills their depth, and rows more than half of their height.
+// Whether tiles, where the machine has them, are worth their loads and, behind each group, their stores. Nibbles are widened before.
 bool fills_tiles(const ProductCall& call) {
     const Form& form = *call.form;
-    return call.rows > kTile / 2 && (!is_grouped(form) || form.group >= kDeep);
+    if (!is_grouped(form)) return call.rows > kTile / 2;
+    const long fewest = !has_nibbles(form) ? 7 : form.group < kDeep ? kTile + 1 : kTile / 2 + 1;
+    return form.group >= kDeep / 2 && call.rows >= fewest;
 }
 
 const Body& product_body(const ProductCall& call) {
