@@ -87,6 +87,7 @@ class SeparateKernels:
             config.attention_cap,
             config.window(index),
             layer.sinks,
+            config.latent is not None,
         )
         adds = partial(add_adapters, queries.adapted, index)
         self._add(x, layer.attended_norm, self._result(attended, layer.o, layer.o_bias, partial(adds, "o")))

@@ -92,6 +92,7 @@ def attend(
         config.attention_cap,
         config.window(0),
         None if sinks is None else sinks[: config.heads],
+        config.latent is not None,
     )
     return out
 

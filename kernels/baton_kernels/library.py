@@ -54,7 +54,7 @@ SIGNATURES = {
     "cap": "mpllf",
     "clip": "mpllf",
     "rotate_write": "m" + "iipllll" + "pplppp" + "lpqpppf",
-    "attention": "m" + "iippqqq" + "plppp" + "lllllll" + "ffpp",
+    "attention": "m" + "iiippqqq" + "plppp" + "lllllll" + "ffpp",
     "sample": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp",
     "sample_adjusted": "m" + "pll" + "ppppppp" + "ppl" + "pl" + "pppp" + "pplp",
     "log_exp": "-pppl",

@@ -117,6 +117,7 @@ def attention(
     cap: float = 0.0,  # bound of scores; 0: none
     window: int = 0,  # slots that a row sees, its own the last; 0: all
     sinks: Array | None = None,  # [heads] a score beside those of the slots, which takes its share and adds nothing
+    stretches: bool = False,  # scores in fp32 are sums of a chain for every 16 elements, as those over a latent
 ) -> None:
     """Row i of a sequence sees its slots up to starts + i, which must have been written. Pages before the window of its
     first row are not read. Rows of `out` that belong to no sequence keep their content."""
@@ -129,6 +130,7 @@ def attention(
         load().attention(
             path_index(path),
             kv_index(kv),
+            stretches,
             pointer("q", q, F32, (rows, heads, dim)),
             buffer("pool", pool, 0),
             pool.size,

@@ -44,7 +44,7 @@ KNOWN = {
     "amx": "4c774f30c7888f8ba69f3a9ff9849080",
     "integers": "8da458b82ae51b984bf4b0da2f983eb5",
     "codes": "62fb9b6a8ead5985edb7d512b619d4d7",
-    "families": "8701d8d99e8d15075b531debd07f173e",
+    "families": "cfbf202c298b9ae38fd4ea9b3046a2d0",
     "experts": "48f519f80d201bc0c41dddaf14aba575",
     "windows": "7207aadb1690d9aa57bf217e5b09cb00",
     "sinks": "5767aa421c32f222101f51414c8aa2fd",
@@ -165,7 +165,7 @@ def integers_of(form: MatrixForm, n: int, k: int, seed: int, *, worst: bool = Fa
 
 def _families() -> Iterator[Array]:
     """The kernels that Llama has no use for: other norms and activations, biases inside an MLP, caps, heads that no
-    layer rotates."""
+    layer rotates, latents and scores over them."""
     rows, k, n = 5, 130, 96
     x, y, weight, bias = numbers(14, rows, k), numbers(15, rows, k), numbers(16, k), numbers(17, k)
     layered, columns, wide = np.empty_like(x), x.copy(), numbers(18, 2, 4099) * np.float32(40)
@@ -174,7 +174,7 @@ def _families() -> Iterator[Array]:
     cap(wide, 30.0)
     latents = numbers(20, 3, 5 * 48)
     share_latent(latents, numbers(21, 32), 3, 48, 1e-6)
-    yield from (layered, columns, wide, latents)
+    yield from (layered, columns, wide, latents, *attention("fp32", stretches=True))
     for norm, factor in ((weight, 1.0), (None, 0.22), (weight, 0.22)):
         total = x.copy()
         add(total, y, norm=norm, eps=1e-6, factor=factor)

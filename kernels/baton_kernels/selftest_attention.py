@@ -17,7 +17,13 @@ _LENGTHS = (32, 33, 511, 512, 513, 544, 601, 777, 1024, 1025, 1999, 4193)
 
 
 def attention(
-    path: str, pages_hold: str = kv.OWN, *, cap: float = 0.0, rotated: bool = True, sunk: Array | None = None
+    path: str,
+    pages_hold: str = kv.OWN,
+    *,
+    cap: float = 0.0,
+    rotated: bool = True,
+    sunk: Array | None = None,
+    stretches: bool = False,
 ) -> list[Array]:
     """Chunks of two sequences: queries, pages, outputs and their norms. `sunk`: the heads' sinks."""
     layer = kv.layer_bytes(path, _PAGE, _KV_HEADS, _DIM, pages_hold)
@@ -35,7 +41,7 @@ def attention(
         path, qkv, *shape, cos, sin, slots, page_of, slots % _PAGE, _PAGE, pool, q, norm, norm, kv=pages_hold
     )
     rows = (tables, starts, counts, first)
-    kv.attention(path, q, pool, 0, layer, *rows, *shape, _PAGE, 0.7, out, pages_hold, cap, 0, sunk)
+    kv.attention(path, q, pool, 0, layer, *rows, *shape, _PAGE, 0.7, out, pages_hold, cap, 0, sunk, stretches=stretches)
     normed = np.empty_like(out)
     rmsnorm(out, numbers(9, _HEADS * _DIM), 1e-6, normed)
     return [q, pool, out, normed]

@@ -5,11 +5,11 @@
 
 namespace baton::BODY {
 
-// Elements i..i+15 of a row of the call, in the order of the matrix's inputs; zero beyond k.
-INLINE Lanes element(const ProductCall& call, const float* row, long i) {
+// Elements i..i+15 of a row of the call, in the order of the matrix's inputs; zero beyond k. The row begins with element `first`.
+INLINE Lanes element(const ProductCall& call, const float* row, long first, long i) {
     const long n = call.k - i;
     if (n <= 0) return set(0.0f);
-    if (!call.order) return load_first(row + i, n, 0.0f);
+    if (!call.order) return load_first(row + i - first, n, 0.0f);
     alignas(64) float at[16];
     for (long j = 0; j < 16; ++j) at[j] = j < n ? row[call.order[i + j]] : 0.0f;
     return load(at);
@@ -19,10 +19,10 @@ struct BlockScale {
     float scale, inverse;
 };
 
-INLINE BlockScale block_scale(const ProductCall& call, const float* row, long from, long to) {
+INLINE BlockScale block_scale(const ProductCall& call, const float* row, long first, long from, long to) {
     Lanes most = set(0.0f), wrong = set(0.0f);
     for (long i = from; i < to; i += 16) {
-        const Lanes x = element(call, row, i);
+        const Lanes x = element(call, row, first, i);
         most = max(magnitude(x), most);
         wrong = wrong + (x - x);  // NaN for NaN and infinity, else 0
     }
@@ -70,34 +70,37 @@ INLINE void put_quads(Ints (&rows)[16], long R, uint32_t* to, Count count) {
 #endif
 }
 
-// Writes one tile of R rows, their blocks' scales as [block][R], and the sums and begins of each group as [group][R].
-static void pack_bytes(const ProductCall& call, long t) {
+// Writes the columns from .. end of one tile of R rows, their blocks' scales as [block][R], and the sums and begins of each group as
+// [group][R]. row_at(r): row r of the tile, beginning with column `first`.
+template <class RowAt>
+INLINE void pack_columns(const ProductCall& call, long t, long from, long end, long first, RowAt row_at) {
     const long R = call.tile_rows, kp = call.kp, block = call.x_block, group = call.group, rows = least(R, call.rows - t * R);
-    auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + t * kp / 4 * kQuadWords * R;
-    float *scales = call.x_scales + t * (kp / block) * R, inverse[16] = {};
-    int32_t *sums = call.x_sums + t * (kp / group) * R, *begins = call.x_begins + t * (kp / group) * R;
+    auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + from) / 4 * kQuadWords * R;
+    float *scales = call.x_scales + (t * kp + from) / block * R, inverse[16] = {};
+    const long before = (t * kp + from) / group * R;
+    int32_t *sums = call.x_sums + before, *begins = call.x_begins + before;
     const Ints too_much = ints(static_cast<uint32_t>(-too_large(*call.form, kByteExcess)));
     const Lanes magic = set(12582912.0f);  // its last place is 1, so a sum with it is rounded to an integer
     alignas(64) uint32_t bytes[16][16] = {};
     Ints words[16], sum = ints(0);
     long left_of_block = 0, left_of_group = group;  // no division per element: they cost more than all else
-    for (long i = 0; i < kp; i += 64, to += 16 * kQuadWords * R) {
+    for (long i = from; i < end; i += 64, to += 16 * kQuadWords * R) {
         bool begins_block[4];
         for (bool& each : begins_block) {
             each = left_of_block == 0;
             left_of_block = (each ? block : left_of_block) - 16;
         }
         for (long r = 0; r < R; ++r) {
-            const float* row = r < rows ? row_of(call, t * R + r) : nullptr;
+            const float* row = r < rows ? row_at(r) : nullptr;
             float* scale = scales + r;
             for (long q = 0; q < 4; ++q) {
                 const long j = i + 16 * q;
                 if (begins_block[q]) {
-                    const BlockScale s = r < rows ? block_scale(call, row, j, j + block) : BlockScale{0.0f, 0.0f};
+                    const BlockScale s = r < rows ? block_scale(call, row, first, j, j + block) : BlockScale{0.0f, 0.0f};
                     *scale = s.scale, inverse[r] = s.inverse;
                     scale += R;
                 }
-                const Lanes v = inverse[r] != 0.0f ? element(call, row, j) * set(inverse[r]) + magic : magic;
+                const Lanes v = inverse[r] != 0.0f ? element(call, row, first, j) * set(inverse[r]) + magic : magic;
                 const Ints rounded = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
                 store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + 16 * q, rounded);
             }
@@ -114,5 +117,9 @@ static void pack_bytes(const ProductCall& call, long t) {
             sum = ints(0);
         });
     }
+}
+
+static void pack_bytes(const ProductCall& call, long t) {
+    pack_columns(call, t, 0, call.kp, 0, [&](long r) { return row_of(call, t * call.tile_rows + r); });
 }
 }  // namespace baton::BODY

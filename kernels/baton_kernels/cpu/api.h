@@ -142,7 +142,7 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
                                const float* sin, long max_positions, const int32_t* slots, const int64_t* page_of,
                                const int32_t* offset_in_page, long page_tokens, char* pool, int64_t pool_bytes, float* q_out,
                                const float* q_norm, const float* k_norm, float eps);
-const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
+const char* baton_attention(int path, int kv, int stretches, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
                             long page_tokens, long window, float scale, float cap, const float* sinks, float* out);

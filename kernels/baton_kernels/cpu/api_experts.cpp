@@ -87,7 +87,7 @@ void plan(Group& group, const BatonMlp* mlp, const float* x, const int32_t* rows
     inner.bias = group.gate_up_bias, outer.bias = group.down_bias;
     inner.gated = width % kPanel == 0 && !inner.bias && !group.apart;
     inner.n = inner.gated ? width : 2 * width, inner.out_row = inner.n, outer.n = outer.out_row = form_of(group.down).n;
-    group.handed_on = inner.gated && is_dense(*inner.form) && inner.form->scheme == outer.form->scheme;
+    group.handed_on = inner.gated && hands_on(inner, outer);
     group.inner_at = taken(end, cut_rows(inner)), group.outer_at = taken(end, cut_rows(outer));
     if (!group.handed_on) group.between_at = taken(end, static_cast<size_t>(group.count * width) * 4);
     if (!inner.gated) group.both_at = taken(end, static_cast<size_t>(group.count * 2 * width) * 4);
@@ -98,7 +98,7 @@ void place(Group& group, char* memory, float* y) {
     place_rows(inner, memory + group.inner_at), place_rows(outer, memory + group.outer_at);
     group.both = reinterpret_cast<float*>(memory + group.both_at), group.between = reinterpret_cast<float*>(memory + group.between_at);
     inner.out = inner.gated ? group.between : group.both;
-    if (group.handed_on) inner.packed_out = outer.packed_x;
+    if (group.handed_on) inner.into = &outer;
     outer.x = group.between;
     outer.out = y + group.first * outer.n;
 }

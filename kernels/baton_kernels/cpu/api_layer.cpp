@@ -36,7 +36,7 @@ const char* normalise(const BatonStep* s, const float* weight, const float* bias
 // Attention of a layer, and what follows it up to the next layer's input. What is added to x is scaled or normalised before
 // in some models: then it takes the place of the rows that were read.
 const char* rest_of(const BatonStep* s, const BatonLayer* l, int64_t offset, const void* after) {
-    const char* wrong = baton_attention(s->path, s->kv, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
+    const char* wrong = baton_attention(s->path, s->kv, s->latent != 0, s->q, s->pool, s->pool_bytes, offset, s->page_stride, s->tables, s->max_pages, s->starts, s->counts,
                                         s->first_row, s->sequences, s->rows, s->heads, s->kv_heads, s->dim, s->page_tokens, l->window, s->scale, s->attention_cap, l->sinks, s->attended);
     const bool scaled = s->residual_scale != 1.0f, apart = l->attended_norm || scaled, fed_apart = l->fed_norm || scaled;
     expect_product(l->mlp.router ? l->mlp.router : l->mlp.gate_up, s->rows);

@@ -78,13 +78,18 @@ const char* baton_product(const float* x, const void* packed, long rows, float* 
     return kNoMemory;
 }
 
-// The MLP of a layer. If gate, up and the product behind them are dense and have no bias, the first writes its result in
+// The MLP of a layer. Where gate and up have no bias and the product behind them allows it (`hands_on`), the first writes its result in
 // the packed form that the second reads. `out` may be x.
 const char* baton_feed_forward(const float* x, const BatonMlp* mlp, long rows, float* between, float* out, const float* residual, const void* after) try {
     const void *gate_up = mlp->gate_up, *down = mlp->down;
     const long ffn = form_of(down).k, n = form_of(down).n;
-    const bool plain = mlp->gated && !mlp->gate_up_bias;
-    if (!plain || ffn % kPanel || rows == 0 || !is_dense(form_of(gate_up)) || !is_dense(form_of(down))) {
+    ProductCall first{}, second{};
+    first.x = x, first.rows = rows, first.k = form_of(gate_up).k, first.gated = true, first.activation = mlp->activation;
+    second.bias = mlp->down_bias, second.residual = residual, second.out = out;
+    second.rows = rows, second.n = second.out_row = n, second.k = ffn;
+    take(first, gate_up), take(second, down);
+    const bool whole = form_of(gate_up).scheme != kStack && form_of(down).scheme != kStack;
+    if (!mlp->gated || mlp->gate_up_bias || ffn % kPanel || rows == 0 || !whole || !hands_on(first, second)) {
         expect_product(down, rows);
         const char* wrong = mlp->gated ? baton_gated(x, gate_up, rows, between, mlp->gate_up_bias, mlp->activation)
                                        : baton_activated(x, gate_up, rows, between, mlp->gate_up_bias, mlp->activation);
@@ -92,13 +97,9 @@ const char* baton_feed_forward(const float* x, const BatonMlp* mlp, long rows, f
         return wrong ? wrong : baton_product(between, down, rows, out, mlp->down_bias, residual);
     }
     const Turn turn;
-    ProductCall first{}, second{};
-    first.x = x, first.rows = rows, first.k = form_of(gate_up).k, first.gated = true, first.activation = mlp->activation;
-    second.bias = mlp->down_bias, second.residual = residual, second.out = out;
-    second.rows = rows, second.n = second.out_row = n, second.k = ffn;
-    take(second, down);
     const size_t packed = cut_rows(second);
-    first.packed_out = second.packed_x = shared_scratch(packed + packed_rows_bytes(first, gate_up));  // the first product's x lies behind
+    place_rows(second, shared_scratch(packed + packed_rows_bytes(first, gate_up)));  // the first product's x lies behind
+    first.into = &second;
     expect_product(down, rows);
     run_product(first, gate_up, packed);
     expect_product(after, rows);

@@ -105,12 +105,12 @@ const char* baton_rotate_write(int path, int kv, const float* qkv, long rows, lo
     return nullptr;
 }
 
-const char* baton_attention(int path, int kv, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
+const char* baton_attention(int path, int kv, int stretches, const float* q, const char* pool, int64_t pool_bytes, int64_t layer_offset, int64_t page_stride,
                             const int32_t* tables, long max_pages, const int32_t* starts, const int32_t* counts,
                             const int32_t* first_row, long sequences, long rows, long heads, long kv_heads, long dim,
                             long page_tokens, long window, float scale, float cap, const float* sinks, float* out) try {
     AttentionCall call{q, pool, layer_offset, page_stride, page_tokens, max_pages, tables, starts, counts, first_row,
-                       heads, kv_heads, dim, window, scale, cap, sinks, static_cast<Kv>(kv), out, 0, nullptr, 0, 0};
+                       heads, kv_heads, dim, window, scale, cap, sinks, static_cast<Kv>(kv), stretches != 0, out, 0, nullptr, 0, 0};
     const int64_t layer_bytes = 2 * kv_heads * head_bytes(static_cast<Path>(path), call.kv, page_tokens, dim);
     if (window < 0) return "window: negative";
     if (const char* wrong = check_tables(call, sequences, rows, pool_bytes, layer_bytes)) return wrong;

@@ -55,13 +55,31 @@ static void clear(const AttentionCall& call, float* tops, float* sums, float* ou
     for (long i = 0; i < queries * call.dim; i += 16) store(outputs + i, set(0.0f));
 }
 
+// Scores of queries [from, from + many) with a block's slots. Over a latent, elements are many and large beside their sum,
+// and a chain rounds as often as it has elements: so each stretch has a chain of its own, which is added to those before.
+// The bench's place of these rows' probabilities, which are not known yet, holds it meanwhile.
+template <class Kind>
+static void score_block(const AttentionCall& call, Path path, const Bench& b, const Places& at, long from, long many, Ahead ahead) {
+    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
+    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
+    const long apart = (at.k[1] - at.k[0]) / 4;
+    float *scores = b.scores + from * kBlock, *chain = b.weights + from * kBlock;
+    if constexpr (__is_same(Kind, Chain))
+        if (call.stretches) {
+            for (long d = 0; d < call.dim; d += kStretch) {
+                score<Kind>(many, q + d, k + d * at.k_row, at.k_row, apart, kStretch, d ? chain : scores, ahead);
+                if (ahead.at) ahead.at += kStretch * ahead.stride;
+                for (long i = 0; d && i < many * kBlock; i += 16) store(scores + i, load(scores + i) + load(chain + i));
+            }
+            return;
+        }
+    score<Kind>(many, q, k, at.k_row, apart, path == kPairs ? call.dim / 2 : call.dim, scores, ahead);
+}
+
 // Attends queries [from, from + many) to a block of which they see all slots.
 template <class Kind>
 static void block_whole(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Places* next, long from, long many) {
-    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * kQueryStride;
-    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-    const Ahead keys = next ? Ahead{next->k[0], next->k_row * 4, next->k[1] - next->k[0]} : Ahead{};
-    score<Kind>(many, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * kBlock, keys);
+    score_block<Kind>(call, path, b, at, from, many, next ? Ahead{next->k[0], next->k_row * 4, next->k[1] - next->k[0]} : Ahead{});
     soften(call, b, path, from, many, 0, kBlock);
     blend<Kind>(call, b, from, many, at, next, 0, kBlock);
 }
@@ -71,9 +89,7 @@ static void block_whole(const AttentionCall& call, Path path, const Bench& b, co
 template <class Kind>
 static void block_parts(const AttentionCall& call, Path path, const Bench& b, const Places& at, const Sight& sight, long group, long from, long to) {
     if (to <= from) return;
-    const auto* q = reinterpret_cast<const typename Kind::X*>(b.queries) + from * group * kQueryStride;
-    const auto* k = reinterpret_cast<const typename Kind::W*>(at.k[0]);
-    score<Kind>((to - from) * group, q, k, at.k_row, (at.k[1] - at.k[0]) / 4, path == kPairs ? call.dim / 2 : call.dim, b.scores + from * group * kBlock, {});
+    score_block<Kind>(call, path, b, at, from * group, (to - from) * group, {});
     for (long i = from; i < to; ++i) {
         soften(call, b, path, i * group, group, sight.unseen(i), sight.valid(i));
         blend<Kind>(call, b, i * group, group, at, nullptr, sight.unseen(i), sight.valid(i));

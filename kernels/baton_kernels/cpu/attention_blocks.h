@@ -14,6 +14,7 @@ using PairKind = Pairs;
 #endif
 
 constexpr long kFewQueries = 8;  // with at most so many queries memory limits a block, which is then walked in narrow strips that prefetch the next
+constexpr long kStretch = 16;  // elements of a score that have a chain of their own where stretches do
 
 // Scratch of one unit, carved out of one piece.
 struct Bench {

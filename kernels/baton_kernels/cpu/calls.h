@@ -43,7 +43,7 @@ struct ProductCall {
     bool gated;         // columns c and n + c of the weights make one output
     int activation;     // gated: of the former
     long out_row;       // distance of two rows of out and residual
-    char* packed_out;   // gated: the outputs go here, packed as x of the next product, instead of to out
+    const ProductCall* into;  // gated: the outputs become the rows of this product, packed as it reads them, and do not go to out
     // planned by api_products.cpp
     long tile_rows, tiles;     // x is packed in tiles of so many rows, zero rows at the end
     long block_tiles;          // tiles of one unit
@@ -89,6 +89,7 @@ struct AttentionCall {
     float scale, cap;     // both are for scores; a cap of 0: none
     const float* sinks;   // [heads] a score without a value, which each row of the head sees; null: none
     Kv kv;
+    bool stretches;       // a score in fp32 is the sum of a chain for each kStretch elements, as for latents
     float* out;
     long tile_rows;       // rows of one unit
     const int32_t* units; // pairs (sequence, first local row)

@@ -207,5 +207,6 @@ static void product_integer(const ProductCall& call, long unit, float* scratch) 
     integer_unit(call, u, u.t1 - u.t0 == 1, [&](long half, long p, long k0, long k1, bool fresh, const char* next) {
         add_stretch(call, u, half, p, k0, k1, fresh, next, u.wide(call));
     });
+    write_out(call, u);
 }
 }  // namespace baton::BODY

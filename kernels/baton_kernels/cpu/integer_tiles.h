@@ -171,6 +171,18 @@ static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& 
     }
 }
 
+// Packs the outputs as rows of the product that reads them, 64 columns at a time.
+static void hand_on(const ProductCall& call, const IntegerUnit& u) {
+    const Outputs outputs(call, u);
+    alignas(64) float rows[kTile][kDeep];
+    for (long t = u.t0; t < u.t1; ++t)
+        for (long p = u.p0; p < u.p1; p += kDeep / kPanel) {
+            for (long r = 0; r < kTile; ++r)
+                for (long i = 0; i < kDeep; i += 16) store(rows[r] + i, outputs(t, p + i / kPanel, r, i % kPanel / 16));
+            pack_columns(*call.into, t, p * kPanel, p * kPanel + kDeep, p * kPanel, [&](long r) { return rows[r]; });
+        }
+}
+
 static void product_integer(const ProductCall& call, long unit, float* scratch) {
     const IntegerUnit u(call, unit, scratch);
     const bool grouped = is_grouped(u.form);
@@ -178,5 +190,6 @@ static void product_integer(const ProductCall& call, long unit, float* scratch) 
     integer_unit(call, u, u.t1 - u.t0 <= 2, [&](long half, long p, long k0, long k1, bool fresh, const char* next) {
         add_tiles(tiles, call, u, half, p, k0, k1, fresh, next);
     });
+    call.into ? hand_on(call, u) : write_out(call, u);
 }
 }  // namespace baton::BODY

@@ -135,8 +135,15 @@ long cut_units(ProductCall& call, long calls) {
         call.chunk_panels = calls == 1 ? balanced_share(panels, blocks, threads, units, widest)
                                        : balanced_share(panels, blocks, 1, (units * threads + calls - 1) / calls, least(widest, panels));
     }
+    if (call.into && !dense) call.chunk_panels = round_up(call.chunk_panels, kDeep / kPanel);  // a group that is packed lies in one unit
     call.chunks = (panels + call.chunk_panels - 1) / call.chunk_panels;
     return blocks * call.chunks;
+}
+
+bool hands_on(const ProductCall& gated, const ProductCall& next) {
+    if (is_dense(*gated.form) || is_dense(*next.form)) return gated.form->scheme == next.form->scheme;
+    const Body& body = product_body(gated);
+    return body.byte_tiles && &body == &product_body(next) && is_grouped(*next.form) && next.group <= kDeep && next.k % kDeep == 0 && !next.order;
 }
 
 size_t unit_bytes(const ProductCall& call) {

@@ -11,6 +11,7 @@ void take(ProductCall&, const void* packed);  // names the form of a call and th
 size_t cut_rows(ProductCall&);                // decides how the rows are packed; returns the bytes that they take
 // Decides how panels and tiles become units; returns how many there are. `calls`: how many calls give the threads one list.
 long cut_units(ProductCall&, long calls = 1);
+bool hands_on(const ProductCall& gated, const ProductCall& next);  // can outputs be packed as rows of the next product?
 size_t unit_bytes(const ProductCall&);        // scratch memory of a unit
 void place_rows(ProductCall&, char* at);      // rows are packed, or have been packed, at this place
 void pack_tile(const ProductCall&, long tile);

@@ -208,16 +208,16 @@ static void finish(const ProductCall& call, [[maybe_unused]] Path path, const Un
         return up ? gated(v, load(up + r * kPanel + 16 * c), call.activation) : v;
     };
 #ifndef BATON_TILES_ONLY
-    if (call.packed_out && path != kAmx)
-        return put_rows(path, u.R, kPanel, reinterpret_cast<uint32_t*>(call.packed_out) + (t * call.n + column) / kWordElements * u.R, value);
+    if (call.into && path != kAmx)
+        return put_rows(path, u.R, kPanel, reinterpret_cast<uint32_t*>(call.into->packed_x) + (t * call.n + column) / kWordElements * u.R, value);
 #endif
     for (long c = 0; c < 2 && column + 16 * c < call.n; ++c) {
         const long at = column + 16 * c, n = call.n - at;
         const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
         for (long r = 0; r < rows; ++r) {
             Lanes v = value(r, c);
-            if (call.packed_out) {  // column is a multiple of 32, as are the columns of a row of tiles
-                auto* tiles = reinterpret_cast<uint16_t*>(call.packed_out) + row0 * call.n + column / 32 * 512;
+            if (call.into) {  // column is a multiple of 32, as are the columns of a row of tiles
+                auto* tiles = reinterpret_cast<uint16_t*>(call.into->packed_x) + row0 * call.n + column / 32 * 512;
                 store_high(tiles + r * 32 + 16 * c, round_bits(v));
                 continue;
             }

@@ -85,22 +85,34 @@ static void end_segment(const ProductCall& call, const IntegerUnit& u, long half
     }
 }
 
-// Writes a panel of a tile's outputs: the column's scale, the gate, bias and residual.
-static void write_out(const ProductCall& call, const IntegerUnit& u, long t, long p) {
+// The outputs of a unit, as its chains leave them: the column's scale, and the gate.
+struct Outputs {
+    const ProductCall& call;
+    const IntegerUnit& u;
     long top = 0;  // the level of the whole sum
-    if (u.at.segments > 1)
-        for (top = 1; u.at.segments >> top; ++top) {}
-    const bool whole = !is_grouped(u.form);
+    bool whole;
+
+    Outputs(const ProductCall& made, const IntegerUnit& unit) : call(made), u(unit), whole(!is_grouped(unit.form)) {
+        if (u.at.segments > 1)
+            for (top = 1; u.at.segments >> top; ++top) {}
+    }
+    Lanes half(long number, long t, long p, long r, long c) const {
+        const Lanes v = load(u.level(top, number, p, t) + r * kPanel + 16 * c);
+        return whole ? v * load(section<float>(u.panel(number, p), u.at.columns) + 16 * c) : v;
+    }
+    Lanes operator()(long t, long p, long r, long c) const {
+        return call.gated ? gated(half(0, t, p, r, c), half(1, t, p, r, c), call.activation) : half(0, t, p, r, c);
+    }
+};
+
+// Writes a panel of a tile's outputs, with bias and residual.
+static void write_panel(const ProductCall& call, const IntegerUnit& u, const Outputs& outputs, long t, long p) {
     const long row0 = t * u.R, rows = least(u.R, call.rows - row0);
-    const auto value = [&](long half, long r, long c) {
-        const Lanes v = load(u.level(top, half, p, t) + r * kPanel + 16 * c);
-        return whole ? v * load(section<float>(u.panel(half, p), u.at.columns) + 16 * c) : v;
-    };
     for (long c = 0; c < 2 && p * kPanel + 16 * c < call.n; ++c) {
         const long at = p * kPanel + 16 * c, n = call.n - at;
         const Lanes bias = call.bias ? load_first(call.bias + at, n, 0.0f) : set(0.0f);
         for (long r = 0; r < rows; ++r) {
-            Lanes v = call.gated ? gated(value(0, r, c), value(1, r, c), call.activation) : value(0, r, c);
+            Lanes v = outputs(t, p, r, c);
             const long to = (row0 + r) * call.out_row + at;
             if (call.bias) v = v + bias;
             if (call.residual) v = v + load_first(call.residual + to, n, 0.0f);
@@ -109,13 +121,19 @@ static void write_out(const ProductCall& call, const IntegerUnit& u, long t, lon
     }
 }
 
+static void write_out(const ProductCall& call, const IntegerUnit& u) {
+    const Outputs outputs(call, u);
+    for (long t = u.t0; t < u.t1; ++t)
+        for (long p = u.p0; p < u.p1; ++p) write_panel(call, u, outputs, t, p);
+}
+
 // Where the thread reads on after a panel: in the next one of the unit or, most likely, of the next unit, or in the call after this one.
 INLINE const char* panel_after(const IntegerUnit& u, long half, long p, const char* after) {
     if (++p == u.p1 && ++half < u.halves) p = u.p0;
     return p >= u.panels && after ? after : u.panel(half % u.halves, p < u.panels ? p : u.p0);
 }
 
-// Computes a unit: `add` adds the products of the inputs k0 .. k1 of a panel to the sums of all its rows, and may prefetch
+// Computes the outputs of a unit in scratch: `add` adds the products of the inputs k0 .. k1 of a panel to the sums of all its rows, and may prefetch
 // `next`, the weights that are read after them. With `lone` a panel is read as it lies, else a segment of one panel after the other.
 template <class Add>
 INLINE void integer_unit(const ProductCall& call, const IntegerUnit& u, bool lone, Add add) {
@@ -138,7 +156,5 @@ INLINE void integer_unit(const ProductCall& call, const IntegerUnit& u, bool lon
             for (long half = 0; half < u.halves; ++half)
                 for (long p = u.p0; p < u.p1; ++p) add_segment(segment, half, p);
     }
-    for (long t = u.t0; t < u.t1; ++t)
-        for (long p = u.p0; p < u.p1; ++p) write_out(call, u, t, p);
 }
 }  // namespace baton::BODY

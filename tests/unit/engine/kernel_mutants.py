@@ -29,7 +29,7 @@ def groups_of_seven(path: int, q: int, *rest: Any) -> None:
 
 def beyond(slots: int) -> Wrong:
     def wrong(*given: Any) -> None:
-        starts, counts, _, sequences, rows, heads, _, dim, *_, out = given[9:]
+        starts, counts, _, sequences, rows, heads, _, dim, *_, out = given[10:]
         ends = [np.ctypeslib.as_array((ctypes.c_int32 * sequences).from_address(each)) for each in (starts, counts)]
         if dim >= 64 and int((ends[0] + ends[1]).max()) > slots:
             floats(out, rows * heads * dim)[:dim] += 1e-4

@@ -14,13 +14,13 @@ from baton_kernels.selftest import integers_of
 PATHS = (*bk.PATHS, "int8-groups", "int4-groups")
 
 
-def matrix(form, n, k, rng, seed):
+def matrix(form, n, k, rng, seed, group=32):
     """A packed random matrix and its numbers."""
     if form in bk.PATHS:
         weight = rng.standard_normal((n, k)).astype(np.float32) * np.float32(0.2)
         weight = weight if form == "fp32" else reference.bf16(weight)
         return packed(form, weight), weight
-    given = bk.MatrixForm(form, group=32, scales="fp16", middle=8 if form == "int4-groups" else 0)
+    given = bk.MatrixForm(form, group=group, scales="fp16", middle=8 if form == "int4-groups" else 0)
     integers = integers_of(given, n, k, seed)
     out = np.empty(integers.nbytes, np.uint8)
     bk.pack_integers(integers, out)
@@ -144,6 +144,28 @@ def test_a_row_has_the_bits_that_it_has_alone(form, biased, rng):
         alone = np.concatenate([computed(found, x[r : r + 1]) for r in range(len(x))])
         pieces = np.concatenate([computed(found, x[a:b]) for a, b in ((0, 5), (5, 30), (30, 61))])
         assert alone.tobytes() == together.tobytes() == pieces.tobytes()
+
+
+@pytest.mark.parametrize("form", ["int8-groups", "int4-groups"])
+@pytest.mark.parametrize("group", [16, 32, 64, 128])
+@pytest.mark.parametrize("rows,width", [(1, 192), (20, 64), (100, 192), (37, 320)])
+def test_outputs_that_are_packed_at_once_are_as_those_that_went_through_memory(form, group, rows, width, rng, bits):
+    """Of short groups on tiles, the first product packs its outputs as the rows of the second."""
+    width = max(width // group, 1) * group
+    (gate_up, _), (down, _) = matrix(form, 2 * width, 128, rng, 1, group), matrix(form, 128, width, rng, 2, group)
+    x = rng.standard_normal((rows, 128)).astype(np.float32)
+    x[: rows // 10] = 0.0
+    alone = Mixture(packed("fp32", np.ones((1, 128), np.float32)), gate_up[None], down[None], 1, True)
+
+    def apart():
+        between, out = np.empty((rows, width), np.float32), np.empty((rows, 128), np.float32)
+        bk.gated(x, gate_up, between)
+        bk.product(between, down, out)
+        return out
+
+    assert bits.same(lambda: computed(alone, x)).tobytes() == bits.same(apart).tobytes()
+    x[-1, 3] = np.nan
+    assert np.isnan(computed(alone, x)[-1]).all() and np.isfinite(computed(alone, x)[:-1]).all()
 
 
 def test_only_experts_that_a_row_chose_are_read(rng):

@@ -143,6 +143,30 @@ def test_capped_attention_agrees_with_the_reference(form, pages, bits):
         at += count
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dim", [64, 576])
+def test_scores_in_stretches_have_bits_of_their_own_in_fp32_alone(form, dim, pages, bits):
+    case = Case(pages, form, 16, 1, dim, 32, [(40, 11), (3, 1), (515, 2), (0, 40)])
+    got = bits.same(lambda: case.attend(stretches=True))
+    assert np.array_equal(got, case.attend()) == (case.pages.path != "fp32")
+    assert np.abs(got - case.attend()).max() <= TOLERANCE["fp32"]
+    for chunk in (1, 7):
+        part = np.concatenate(
+            [case.attend([0, 0, 0, at], [0, 0, 0, chunk], stretches=True) for at in range(0, 35, chunk)]
+        )
+        assert np.array_equal(part, got[14:49])
+
+
+def test_scores_in_stretches_are_nearer_to_exact_ones(pages):
+    """Scores beyond 100, as over a latent: what a sum rounds away is then a part of each probability."""
+    case = Case(pages, "fp32", 8, 1, 576, 32, [(0, 100)])
+    case.q[0] *= np.float32(40)
+    k, v = case.pages.read(case.tables[0], 100)
+    exact = reference.attention("fp32", case.q[0], k, v, 0, 576**-0.5)
+    one, apart = (np.sqrt(((case.attend(stretches=each) - exact) ** 2).mean()) for each in (False, True))
+    assert apart < one / 2
+
+
 def test_heads_without_rope_are_written_as_they_are(pages, rng, bits):
     qkv, tables = rng.standard_normal((20, 8 * 32)).astype(np.float32), np.array([[1]], np.int32)
     pool, slots = pages("fp32", 32, 2, 32, 2), np.arange(20, dtype=np.int32)

@@ -26,7 +26,16 @@ FORMS = (
     *(bk.MatrixForm("int8-groups", group=64, scales="fp32", offset=o) for o in OFFSETS),
     bk.MatrixForm("int8-groups", group=128, scales="fp32"),
 )
-SHAPES = ((1, 32, 256), (2, 70, 256), (3, 33, 512), (5, 96, 1024), (13, 64, 256), (31, 40, 1280), (47, 40, 640), (200, 72, 768))
+SHAPES = (
+    (1, 32, 256),
+    (2, 70, 256),
+    (3, 33, 512),
+    (5, 96, 1024),
+    (13, 64, 256),
+    (31, 40, 1280),
+    (47, 40, 640),
+    (200, 72, 768),
+)
 
 
 @pytest.fixture

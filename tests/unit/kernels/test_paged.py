@@ -50,7 +50,7 @@ class Case:
                 self.pages.write(qkv, heads, self.tables, where, np.arange(n, dtype=np.int32), self.cos, self.sin)
             )
 
-    def attend(self, starts=None, counts=None, cap=0.0, window=0, sinks=None):
+    def attend(self, starts=None, counts=None, cap=0.0, window=0, sinks=None, stretches=False):
         starts, counts = (self.starts, self.counts) if starts is None else (starts, counts)
         q = np.concatenate([q[a : a + c] for q, a, c in zip(self.q, starts, counts, strict=True)])
         first = np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.int32)
@@ -75,6 +75,7 @@ class Case:
             cap,
             window,
             sinks,
+            stretches,
         )
         return out
 

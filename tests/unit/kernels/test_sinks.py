@@ -85,9 +85,9 @@ def test_the_self_test_knows_the_bits_of_sinks_and_notices_that_they_are_left_ou
     assert selftest.self_test("sinks") == selftest.KNOWN["sinks"]
     right = selftest.kv.attention
 
-    def without(*given):
+    def without(*given, **named):
         *before, sinks = given
-        return right(*before, sinks if machine.forced() == "plain" else None)
+        return right(*before, sinks if machine.forced() == "plain" else None, **named)
 
     monkeypatch.setattr(selftest.kv, "attention", without)
     with pytest.raises(bk.KernelError, match="self-test of path 'sinks' failed"):

@@ -19,7 +19,15 @@ static float tree(const float* v) {
 struct Case {
     int path;
     long heads, kv, dim, page_tokens, start, count, window = 0;
+    bool stretches = false;
 };
+
+static float score(const Case& c, const float* q, const float* k) {
+    if (c.path || !c.stretches) return chain(c.path, q, k, c.dim);
+    float sum = chain(c.path, q, k, 16);
+    for (long d = 16; d < c.dim; d += 16) sum += chain(c.path, q + d, k + d, 16);
+    return sum;
+}
 
 static void emulate(const Case& c, const float* q, const std::vector<float>& k, const std::vector<float>& v, long seen, float scale, float* out) {
     const long unseen = c.window && seen > c.window ? seen - c.window : 0;
@@ -38,7 +46,7 @@ static void emulate(const Case& c, const float* q, const std::vector<float>& k, 
         const long skip = unseen > begin ? unseen - begin : 0;
         const long valid = seen - begin < 32 ? seen - begin : 32;
         float s[32], e[32];
-        for (long j = 0; j < 32; ++j) s[j] = j >= skip && j < valid ? chain(c.path, q, &k[(begin + j) * c.dim], c.dim) * scale : -std::numeric_limits<float>::infinity();
+        for (long j = 0; j < 32; ++j) s[j] = j >= skip && j < valid ? score(c, q, &k[(begin + j) * c.dim]) * scale : -std::numeric_limits<float>::infinity();
         const float before = top;
         for (float score : s) top = score > top ? score : top;
         const float factor = exp_of(before - top);
@@ -107,7 +115,7 @@ static void attention(const Case& c) {
         CHECK(!refused, "%s", refused);
         CHECK(!std::memcmp(q.data(), q_out.data(), q.size() * 4), "rotated queries, dim %ld", c.dim);
         const auto start = static_cast<int32_t>(c.start), count = static_cast<int32_t>(c.count), first = 0;
-        refused = baton_attention(c.path, 0, q_out.data() + c.start * c.heads * c.dim, pool.data(), pool.size(), layer, stride, table.data(), pages,
+        refused = baton_attention(c.path, 0, c.stretches, q_out.data() + c.start * c.heads * c.dim, pool.data(), pool.size(), layer, stride, table.data(), pages,
                                   &start, &count, &first, 1, c.count, c.heads, c.kv, c.dim, c.page_tokens, c.window, scale, 0.0f, nullptr, out.data());
         CHECK(!refused, "%s", refused);
         for (size_t i = 0; i < out.size(); ++i)
@@ -129,6 +137,9 @@ int main() {
         attention({path, 14, 2, 64, 16, 60, 40, 33});
         attention({path, 3, 1, 32, 64, 600, 9, 100});
         attention({path, 2, 1, 48, 16, 1020, 9, 515});
+        attention({path, 16, 1, 64, 16, 500, 40, 0, true});
+        attention({path, 3, 1, 576, 32, 70, 1, 0, true});
+        attention({path, 4, 1, 128, 64, 30, 45, 33, true});
     }
     std::printf("attention: %d failures\n", failures);
     return failures != 0;
