@@ -83,13 +83,18 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                 add_served(
                     report,
                     precision,
-                    await compare_served(engines, model, arguments.turns, path if precision == "bf16" else "auto"),
+                    await compare_served(engines, model, arguments.turns, path_of(precision, path)),
                 )
             except (EngineFailed, OSError) as error:
                 report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
     if arguments.picture is not None:
         arguments.picture.write_text(draw(report))
     return report
+
+
+def path_of(precision: str, path: str) -> str:
+    """Baton's setting for this precision, if bf16 has `path`."""
+    return path if precision == "bf16" else "auto-amx" if path == "amx" else "auto"
 
 
 def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EngineProcess]:
@@ -99,7 +104,8 @@ def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EnginePr
         folder = folder_of_gguf(file, default_cache_folder())
         return (engines.baton(folder, "none"), engines.llama(file)) if engines.has("llama") else ()
     model = make_once(default_cache_folder())
-    own = engines.baton(model, "none", path=path) if precision == "bf16" else engines.baton(model, precision)
+    ours = path_of(precision, path)
+    own = engines.baton(model, "none" if precision == "bf16" else precision, path=ours)
     found = [own]
     if engines.has("openvino"):
         found.append(engines.openvino(model, precision))
@@ -107,7 +113,7 @@ def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EnginePr
         found.append(engines.vllm(model))
     if precision == "int8" and engines.has("vllm"):
         channels = in_channels(model, engines.tools / f"{model.name}-w8a8")
-        found += [engines.vllm(channels), engines.baton(channels, "none", "Baton on vLLM's file")]
+        found += [engines.vllm(channels), engines.baton(channels, "none", "Baton on vLLM's file", path=ours)]
     return found
 
 

@@ -18,6 +18,7 @@ WAYS: Mapping[str, Mapping[str, str]] = {
     **{path: {"product_path": path} for path in baton_kernels.PATHS},
     **{f"kv-{kv}": {"kv_dtype": kv} for kv in baton_kernels.KV if kv != baton_kernels.OWN},
     "int8": {"quantize": "int8"},
+    "int8-amx": {"quantize": "int8", "product_path": "auto-amx"},
     "int4": {"quantize": "int4"},
 }
 

@@ -16,6 +16,7 @@ from engine.model.drafts import check_draft
 from engine.model.floor import CpuFloor, MeasuredFloor
 from engine.model.forward import Product
 from engine.model.page_memory import layer_bands, page_layout
+from engine.model.paths import AUTO, AUTO_AMX
 from engine.model.weights import Weights, open_weights
 from engine.model.work import ModelWork
 from engine.pool.bands import LayerBands
@@ -203,6 +204,8 @@ def _open_draft(folder: Path, cache_folder: Path, model: Weights, model_folder: 
     """Opens the draft on the model's product path, and in eight bits if the model is rounded. Beside a model in fp32 it
     has the path that its own weights choose."""
     check_draft(folder, model.config, model_folder)
-    path = "auto" if model.path == "fp32" or quantize else model.path
+    path = model.path
+    if model.path == "fp32" or quantize:
+        path = AUTO_AMX if model.path == "amx" else AUTO
     recipe = "int8" if quantize else ""
     return open_weights(folder, cache_folder, product_path=path, quantize=recipe, kv=model.kv)

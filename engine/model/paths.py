@@ -12,6 +12,7 @@ import baton_kernels
 from engine.formats.errors import ModelError
 
 VARIABLE = "BATON_PRODUCT_PATH"
+AUTO, AUTO_AMX = "auto", "auto-amx"  # the latter takes `amx` where the former takes `pairs`
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,27 +30,33 @@ def choose_path(
     environment: Mapping[str, str] = os.environ,
 ) -> PathChoice:
     """The path for a checkpoint of this dtype. If the variable names a body, kernels use it from now on. Integers have
-    `pairs` for attention and pages, which is one class on every machine. `stored`: the checkpoint is quantized; a path
-    by name then widens it, `auto` does not."""
+    `pairs` for attention and pages, which is quick on every machine, or `amx`. `stored`: the checkpoint is quantized; a
+    path by name then widens it, the automatic ones do not."""
     place, field, wanted, body = "configuration", "product_path", product_path, ""
     if variable := environment.get(VARIABLE):
         place, field = "environment", VARIABLE
         wanted, _, body = variable.partition(":")
-    if quantize and wanted != "auto":
+    chosen_here = wanted in (AUTO, AUTO_AMX)
+    if quantize and not chosen_here:
         problem = f"{wanted!r} keeps the weights as they are, and `quantize` rounds them to {quantize}"
-        raise ModelError(place, field, problem, f"Set {field} to 'auto', or leave `quantize` out.")
-    integers = bool(quantize) or (stored and wanted == "auto")
-    path = "pairs" if integers else _path(place, field, wanted, "bf16" if stored else dtype)
+        raise ModelError(place, field, problem, f"Set {field} to 'auto' or 'auto-amx', or leave `quantize` out.")
+    integers = bool(quantize) or (stored and chosen_here)
+    path = _automatic(wanted, "bf16") if integers else _path(place, field, wanted, "bf16" if stored else dtype)
     if body:
         _force(body, "integers" if integers else path)
     return PathChoice(path, quantize or ("stored" if integers or not stored else "dense"))
 
 
+def _automatic(wanted: str, dtype: str) -> str:
+    """So every machine has one class; tiles are used by their name only."""
+    return "fp32" if dtype != "bf16" else "amx" if wanted == AUTO_AMX else "pairs"
+
+
 def _path(place: str, field: str, wanted: str, dtype: str) -> str:
-    if wanted == "auto":
-        return "pairs" if dtype == "bf16" else "fp32"  # so every machine has one class; tiles only by the name `amx`
+    if wanted in (AUTO, AUTO_AMX):
+        return _automatic(wanted, dtype)
     if wanted not in baton_kernels.PATHS:
-        known = ", ".join(("auto", *baton_kernels.PATHS))
+        known = ", ".join((AUTO, AUTO_AMX, *baton_kernels.PATHS))
         raise ModelError(place, field, f"{wanted!r} is unknown", f"Use one of {known}.")
     if wanted != "fp32" and dtype != "bf16":
         problem = f"{wanted!r} computes with bf16 weights and this checkpoint is {dtype}"

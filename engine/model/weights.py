@@ -94,6 +94,12 @@ class Weights:
     layers: tuple[LayerWeights, ...]
 
     @property
+    def computed_as(self) -> str:
+        """`products`, and what attention is computed as where that is not what integers have by themselves."""
+        usual = self.path in (self.products, "pairs")
+        return self.products if usual else f"{self.products}/{self.path}"
+
+    @property
     def nbytes(self) -> int:
         arrays: list[Array | None] = [self.embed, self.norm, self.norm_bias, self.cos, self.sin, self.head]
         arrays += [getattr(layer, name) for layer in self.layers for name in layer.__slots__]

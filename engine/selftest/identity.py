@@ -33,7 +33,7 @@ def identify(weights: Weights, page_tokens: int) -> Identity:
         f"weights={weights.dtype}",
         f"kv={baton_kernels.tiles(weights.path, weights.kv)[1]}",
         "tp=1",
-        f"path={weights.products}",
+        f"path={weights.computed_as}",
         f"kernels={baton_kernels.KERNEL_VERSION}-{library.sources()[:12]}",
     )
-    return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.products)
+    return Identity(" ".join(parts), self_test(weights, page_tokens), weights.model_hash, weights.computed_as)

@@ -21,7 +21,7 @@ from mesh.config.config_checks import (
 )
 
 SPECULATION = ("auto", "draft", "lookup", "off")
-PRODUCT_PATHS = {"cpu": ("auto", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
+PRODUCT_PATHS = {"cpu": ("auto", "auto-amx", "fp32", "pairs", "amx"), "cuda": ("auto", "fast")}  # by device
 ROUNDED = ("int8", "int4")  # what weights are rounded to
 KV_DTYPES = {"cpu": ("auto", "int8", "fp8", "int4"), "cuda": ("auto",)}  # by device
 PAGE_TOKENS = (16, 32, 64)
@@ -93,11 +93,12 @@ class WorkerConfig(CommonConfig):
         check_choice_on("product_path", self.product_path, PRODUCT_PATHS, self.device)
         check_choice_on("kv_dtype", self.kv_dtype, KV_DTYPES, self.device)
         check_choice("quantize", self.quantize, ("", *ROUNDED))
-        if self.quantize and (self.device != "cpu" or self.product_path != "auto"):
+        if self.quantize and (self.device != "cpu" or self.product_path not in ("auto", "auto-amx")):
             problem = (
                 f"device {self.device!r} and product_path {self.product_path!r} compute with the weights as they are"
             )
-            raise ConfigError(f'quantize: {problem}; set device = "cpu" and product_path = "auto", or leave it out')
+            remedy = 'set device = "cpu" and product_path = "auto" or "auto-amx", or leave it out'
+            raise ConfigError(f"quantize: {problem}; {remedy}")
         check_choice("speculation", self.speculation, SPECULATION)
         if self.speculation == "draft" and self.model is not None and self.draft is None:
             raise ConfigError('speculation: "draft" needs a draft model; set `draft` to its folder, or take "auto"')

@@ -28,6 +28,7 @@ from tests.harness.waiting import within
 pytestmark = pytest.mark.mesh
 in_one_loop = pytest.mark.asyncio(loop_scope="module")
 START_SECONDS = 120.0
+BATCH = 48  # requests: enough that a process dies in the middle of them
 BODY: dict[str, Any] = {"model": "random", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}
 
 
@@ -172,7 +173,8 @@ async def test_a_process_that_is_killed_in_the_middle_of_a_batch_costs_no_outcom
     await gateway.whole()
     body = BODY | {"max_tokens": 256}
     entries = [
-        {"custom_id": f"r-{number}", "method": "POST", "url": "/v1/completions", "body": body} for number in range(80)
+        {"custom_id": f"r-{number}", "method": "POST", "url": "/v1/completions", "body": body}
+        for number in range(BATCH)
     ]
     content = b"".join(json.dumps(each).encode() + b"\n" for each in entries)
 
@@ -193,7 +195,7 @@ async def test_a_process_that_is_killed_in_the_middle_of_a_batch_costs_no_outcom
     wanted = {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"}
     batch = (await call("POST", "/batches", json=wanted)).json()
     async with asyncio.timeout(START_SECONDS):
-        while sum((grown := await gateway.counts() - before).values()) < 20:
+        while sum((grown := await gateway.counts() - before).values()) < BATCH // 4:
             await asyncio.sleep(0.05)
     gateway.kill(int(max(grown, key=lambda number: grown[number])))
     batch = (await call("GET", f"/batches/{batch['id']}")).json()
@@ -203,6 +205,10 @@ async def test_a_process_that_is_killed_in_the_middle_of_a_batch_costs_no_outcom
             await asyncio.sleep(0.1)
             batch = (await call("GET", f"/batches/{batch['id']}")).json()
     lines = (await call("GET", f"/files/{batch['output_file_id']}/content")).text.splitlines()
-    assert batch["status"] == "completed" and batch["request_counts"] == {"total": 80, "completed": 80, "failed": 0}
-    assert sorted(json.loads(line)["custom_id"] for line in lines) == sorted(f"r-{number}" for number in range(80))
+    assert batch["status"] == "completed" and batch["request_counts"] == {
+        "total": BATCH,
+        "completed": BATCH,
+        "failed": 0,
+    }
+    assert sorted(json.loads(line)["custom_id"] for line in lines) == sorted(f"r-{number}" for number in range(BATCH))
     assert len({json.loads(line)["response"]["body"]["choices"][0]["text"] for line in lines}) == 1

@@ -185,7 +185,7 @@ def test_pages_are_written_by_one_body_read_by_another_and_judged_by_a_third(kno
 
 def test_every_body_of_pairs_and_every_path_is_checked_here() -> None:
     coded = {"kv-int8", "kv-fp8", "kv-int4"}
-    assert {path.partition(":")[0] for path in paths()} == {*baton_kernels.PATHS, *coded, "int8", "int4"}
+    assert {path.partition(":")[0] for path in paths()} == {*baton_kernels.PATHS, *coded, "int8", "int8-amx", "int4"}
     assert {f"pairs:{body}" for body in baton_kernels.bodies()["product.pairs"]} <= set(paths())
 
 

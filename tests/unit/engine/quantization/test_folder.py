@@ -24,6 +24,7 @@ from engine.quantization.compensated import Compensation, compensated
 from engine.quantization.folder import quantize
 from engine.quantization.own_text import own_text
 from engine.quantization.text import sample_text, token_ids, windows_of
+from engine.selftest.identity import identify
 
 FAMILIES = [("llama2", {}), ("llama3", {"tied": True}), ("qwen2", {"tied": True}), ("qwen3", {"dtype": "bf16"})]
 WIDE = {"hidden": 128, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 256}
@@ -35,6 +36,19 @@ def windows(count: int = 4, length: int = 64) -> Any:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_beside_integers_attention_may_have_the_path_of_tiles(
+    tmp_path: Path, engine: Any, words: Callable[..., list[int]]
+) -> None:
+    folder, tokens = tiny(tmp_path / "model", "qwen2", dtype="bf16", **WIDE), words(90)
+    list(quantize(folder, tmp_path / "out", "int8", tmp_path / "cache", windows()))
+    usual, tiles = (engine(tmp_path / "out", product_path=path) for path in ("auto", "auto-amx"))
+    assert (usual.weights.computed_as, tiles.weights.computed_as) == ("w8a8-g64", "w8a8-g64/amx")
+    named, other = (identify(each.weights, 32) for each in (usual, tiles))
+    assert " path=w8a8-g64/amx " in other.numerics and named.fingerprint != other.fingerprint
+    plain, ours, near = engine(folder).logits(tokens), usual.logits(tokens), tiles.logits(tokens)
+    assert not np.array_equal(ours, near) and np.square(near - ours).mean() < np.square(ours - plain).mean()
 
 
 @pytest.mark.parametrize("target", ["int8", "int4"])
