@@ -62,12 +62,12 @@ static void embedding() {
     }
 }
 
-static void integers(int scheme, int group, int segments, int offset, bool tabled, long rows, long n) {
+// A random matrix of integers, packed.
+static std::vector<uint8_t> packed_integers(int scheme, int group, int segments, int offset, bool tabled, long n, long k, Random& random) {
     baton::Form form{};
-    form.n = n, form.k = 512, form.scheme = scheme, form.group = group, form.segments = segments, form.offset = offset, form.tabled = tabled;
+    form.n = n, form.k = k, form.scheme = scheme, form.group = group, form.segments = segments, form.offset = offset, form.tabled = tabled;
     for (int i = 0; i < 16; ++i) form.table[i] = static_cast<int8_t>(tabled ? 16 * i - 120 : 0);
     CHECK(!baton_describe(&form), "form");
-    Random random{static_cast<uint64_t>(scheme * 100 + group + rows)};
     const bool nibbles = scheme == baton::kInt4 || scheme == baton::kInt4Groups;
     const long groups = group ? form.k / group : 1;
     std::vector<int8_t> values(static_cast<size_t>(n * form.k)), zeros(static_cast<size_t>(n * groups));
@@ -75,15 +75,40 @@ static void integers(int scheme, int group, int segments, int offset, bool table
     for (auto& v : values) v = static_cast<int8_t>(nibbles ? random.next() % 16 : random.next());
     for (auto& z : zeros) z = static_cast<int8_t>(random.next() % 16);
     for (auto& f : factors) f = static_cast<uint8_t>(1 + random.next() % 8);
-    const auto scales = random.many(static_cast<size_t>(n * groups)), minima = random.many(scales.size()), x = random.many(static_cast<size_t>(rows * form.k));
+    const auto scales = random.many(static_cast<size_t>(n * groups)), minima = random.many(scales.size());
     const void* offsets = offset == baton::kMinimum ? static_cast<const void*>(minima.data()) : zeros.data();
     CHECK(!baton_pack_integers(&form, values.data(), scales.data(), offsets, factors.data(), nullptr, packed.data()), "pack");
+    return packed;
+}
+
+static void integers(int scheme, int group, int segments, int offset, bool tabled, long rows, long n) {
+    const long k = 512;
+    Random random{static_cast<uint64_t>(scheme * 100 + group + rows)};
+    const auto packed = packed_integers(scheme, group, segments, offset, tabled, n, k, random);
+    const auto x = random.many(static_cast<size_t>(rows * k));
     std::vector<float> first;
     under_every_body([&] {
         std::vector<float> out(static_cast<size_t>(rows * n), kNan);
         CHECK(!baton_product(x.data(), packed.data(), rows, out.data(), nullptr, nullptr), "product");
         if (first.empty()) first = out;
         CHECK(!std::memcmp(first.data(), out.data(), out.size() * 4), "scheme %d group %d rows %ld n %ld", scheme, group, rows, n);
+    });
+}
+
+// An MLP of integers in one call, in which outputs may be packed as rows at once, is as its two products.
+static void mlp(int scheme, int group, long rows, long ffn) {
+    const long hidden = 128;
+    Random random{static_cast<uint64_t>(scheme * 100 + group + rows)};
+    const auto gate_up = packed_integers(scheme, group, 1, 0, false, 2 * ffn, hidden, random), down = packed_integers(scheme, group, 1, 0, false, hidden, ffn, random);
+    const auto x = random.many(static_cast<size_t>(rows * hidden)), residual = random.many(x.size());
+    BatonMlp both{};
+    both.gate_up = gate_up.data(), both.down = down.data(), both.activation = baton::kSilu, both.gated = 1;
+    under_every_body([&] {
+        std::vector<float> between(static_cast<size_t>(rows * ffn), kNan), out(x.size(), kNan), apart(x.size(), kNan);
+        CHECK(!baton_gated(x.data(), gate_up.data(), rows, between.data(), nullptr, baton::kSilu), "gated");
+        CHECK(!baton_product(between.data(), down.data(), rows, apart.data(), nullptr, residual.data()), "product");
+        CHECK(!baton_feed_forward(x.data(), &both, rows, between.data(), out.data(), residual.data(), nullptr), "feed forward");
+        CHECK(!std::memcmp(out.data(), apart.data(), out.size() * 4), "scheme %d group %d rows %ld ffn %ld", scheme, group, rows, ffn);
     });
 }
 
@@ -108,6 +133,11 @@ int main() {
             integers(baton::kInt8Groups, 16, 1, baton::kMinimum, false, rows, n);
             integers(baton::kInt4Groups, 128, 1, baton::kZero, false, rows, n);
             integers(baton::kInt4Groups, 32, 1, baton::kMinimum, true, rows, n);
+        }
+    for (long rows : {1L, 20L, 70L})
+        for (int group : {16, 32, 64, 128}) {
+            mlp(baton::kInt8Groups, group, rows, 384);
+            mlp(baton::kInt4Groups, group, rows, 128);
         }
     std::printf("products: %d failures\n", failures);
     return failures != 0;
