@@ -75,7 +75,7 @@ class HungWorkers:
         elif isinstance(message, Begun):
             request = self._host.current(message.ticket.pack())
             if request is not None:
-                request.begun = worker.incarnation
+                request.begun, request.begun_seconds = worker.incarnation, asyncio.get_running_loop().time()
 
     # ---- once per heartbeat
 
@@ -106,7 +106,7 @@ class HungWorkers:
             worker = silent_for(request, silent)
             if worker is None or request.phase is not RequestPhase.OPEN:
                 continue
-            waited_seconds = now - max(worker.moved_seconds, request.opened_seconds)
+            waited_seconds = now - max(worker.moved_seconds, request.moved_seconds)
             if waited_seconds > self._patience_seconds(worker):
                 if must_compute(request, worker):
                     hung[worker.incarnation] = worker

@@ -86,6 +86,7 @@ class GatewayRequest:
     base: int = 0  # position of the first token of the current attempt
     handed: bool = False  # decode has sent a token of this attempt, so it has the pages
     begun: int | None = None  # incarnation of the worker whose first step of this attempt began last
+    begun_seconds: float = 0.0  # when the gateway learned that
     numerics: str = ""  # numerics class of the latest token
     classes: list[tuple[int, str]] = field(default_factory=list)  # each class that came, at its first position
     prefilled: Prefilled | None = None  # timings of the prompt's first prefill
@@ -196,6 +197,12 @@ class GatewayRequest:
             return self.decode
         past_prefill = self.handed or self.begun == self.decode or self.next_position > self.base
         return self.decode if self.decode is not None and past_prefill else self.prefill
+
+    @property
+    def moved_seconds(self) -> float:
+        """When its present stage began: its attempt began, its turn came at a worker, or a token was shown. Before that
+        it waited for something else, such as room at decode, or for another worker."""
+        return max(self.opened_seconds, self.begun_seconds, self.shown_seconds)
 
     def next_ticket(self, nonce: bytes) -> Ticket:
         return Ticket(self.id, self.ticket.attempt + 1 if self.ticket else 1, nonce)

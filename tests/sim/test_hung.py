@@ -35,6 +35,15 @@ def hang(cluster: Cluster, name: str) -> None:
     cluster.processes[name].runner.before = forever
 
 
+def slow(cluster: Cluster, name: str, seconds: float) -> None:
+    """From now on each step of the worker takes so much longer."""
+
+    async def slowly(plan: Plan) -> None:
+        await asyncio.sleep(seconds)
+
+    cluster.processes[name].runner.before = slowly
+
+
 @pytest.mark.parametrize("local", [Local.AUTO, Local.ALWAYS])
 @pytest.mark.parametrize("name", ["prefill0", "decode0"])
 @virtual
@@ -160,6 +169,38 @@ async def test_a_prompt_that_waits_for_room_hangs_nobody() -> None:
         errors += [worker.name for worker in cluster.gateway.workers if worker.hung]
         await asyncio.sleep(0.5)
     assert await cluster.finish() == [] and errors == []
+
+
+@virtual
+async def test_a_prompt_that_has_waited_for_room_has_time_for_its_first_step() -> None:
+    """Its landing comes after `silent_seconds` of which prefill has nothing to report."""
+    cluster = await Cluster(12, local=Local.NEVER, max_batch=1).start(1, 1)
+    slow(cluster, "decode0", 0.5)
+    running = cluster.ask(tuple(range(10)), Sampling(max_tokens=100))
+    assert await cluster.until(lambda: len(running.seen) > 1)
+    await cluster.restart("prefill0")  # the end of that request is nothing that it could report
+    slow(cluster, "prefill0", 0.9)
+    await asyncio.sleep(5.1 - asyncio.get_running_loop().time())  # a moment behind a look of the gateway
+    waiting = cluster.ask(tuple(range(20, 30)))
+    await asyncio.sleep(RULES.silent_seconds + 0.5)
+    running.handle.cancel()
+    assert await cluster.finish() == [] and waiting.handle.timings.attempts == 1
+
+
+@virtual
+async def test_a_decode_worker_that_waits_for_the_last_pages_of_a_long_prompt_is_not_hung() -> None:
+    """Prefill's first token is there, and decode has had nothing to report while prefill computed the prompt."""
+    cluster = await Cluster(13, pages=256, local=Local.NEVER).start(1, 1)
+    cluster.fabric.delay_seconds = 0.8, 0.9
+    slow(cluster, "prefill0", 0.9)
+    client = cluster.ask(tuple(range(640)))
+    hung = set[str]()
+    while not client.ended:
+        hung |= {worker.name for worker in cluster.gateway.workers if worker.hung}
+        await asyncio.sleep(0.05)
+    assert await cluster.finish() == [] and not hung
+    timings = client.handle.timings
+    assert timings.first_token_seconds > 2 * RULES.silent_seconds and timings.attempts == 1
 
 
 @virtual

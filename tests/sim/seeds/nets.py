@@ -1,7 +1,8 @@
 """Judges the nets: moves of the product that heal whatever went wrong, also what another protection should have
 prevented. Clients lose seconds by each of them, and pages are kept in vain, so each needs a reason in the world.
 
-* A request that lies still without any worker being the cause begins anew: it waited for room at decode.
+* A request that lies still without any worker being the cause begins anew: it waited for room at decode, as far as its
+  gateway can know.
 * A worker is left as hung, or a landing as one without progress: something happened to its process or its ways.
 * Prefill lets go of pages at the latest when their request ends: it should at Landed, or when the session ends.
 * Decode repeats its Landing to a second Ready: prefill asks once in a session."""
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 SUFFERS_SECONDS = 20.0  # so long after a fault a landing may still suffer from it: a slow step goes on
 KEPT_SECONDS = 1.5  # for which prefill may hold pages that no message will ask for any more
+ROOM_SECONDS = 1.5  # so long after others have left decode, a request that waited for them may have no landing yet
 
 
 class Nets:
@@ -85,14 +87,21 @@ class Nets:
     # ----
 
     def _waits_for_room(self, request: GatewayRequest) -> bool:
-        """Both workers have the request, and decode has others, too."""
-        ends = {each.incarnation: each.worker for each in self._fleet.workers.values()}
-        prefill, decode = ends.get(request.prefill or 0), ends.get(request.decode or 0)
-        if not isinstance(prefill, PrefillWorker) or not isinstance(decode, DecodeWorker) or request.ticket is None:
+        """Both workers have the request, and decode has others, too, or had them until a moment ago. The request may
+        have its landing already, if Begun has not told the gateway of it."""
+        processes = {each.incarnation: each for each in self._fleet.workers.values()}
+        prefill, decode = processes.get(request.prefill or 0), processes.get(request.decode or 0)
+        if prefill is None or decode is None or request.ticket is None or request.begun is not None:
             return False
-        there, prompt = decode.requests.get(request.id), prefill.prompts.find(request.ticket)
-        waits = there is not None and there.phase is DecodePhase.OPEN and there.holds(request.ticket)
-        return waits and len(decode.requests) > 1 and prompt is not None and prompt.phase in WAITING
+        sender, taker = prefill.worker, decode.worker
+        if not isinstance(sender, PrefillWorker) or not isinstance(taker, DecodeWorker):
+            return False
+        there, prompt = taker.requests.get(request.id), sender.prompts.find(request.ticket)
+        if there is None or prompt is None or not there.holds(request.ticket):
+            return False
+        others = len(taker.requests) > 1 or decode.computed_lately(ROOM_SECONDS) - {request.id}
+        waits = there.phase is DecodePhase.OPEN and prompt.phase in WAITING
+        return bool(others) and (waits or there.phase is DecodePhase.LANDING)
 
     def _held_in_vain(self, process: "WorkerProcess") -> "list[tuple[int, WorkerProcess | None]]":
         """The requests, each with the worker that runs it; None: the session with that one is over."""

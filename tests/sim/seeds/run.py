@@ -72,6 +72,8 @@ async def _run(
         await fleet.heal()
         await until(fleet, lambda: sum(not user.ended for user in users), ENDS_SECONDS, moves=MOVES_SECONDS)
         left = [user for user in users if not user.ended and not waits_for_stuck_pages(fleet, user)]
+        if fleet.violations:
+            left = []  # the run has ended before their time was over
         found = [f"{user.name} never ends: {len(user.text.tokens)} tokens" for user in left]
         if not found and not fleet.violations:
             for user in users:
