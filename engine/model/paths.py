@@ -48,7 +48,7 @@ def choose_path(
 
 
 def _automatic(wanted: str, dtype: str) -> str:
-    """So every machine has one class; tiles are used by their name only."""
+    """Returns the path that all machines share, unless tiles are asked for by name."""
     return "fp32" if dtype != "bf16" else "amx" if wanted == AUTO_AMX else "pairs"
 
 

@@ -150,7 +150,7 @@ def test_a_row_has_the_bits_that_it_has_alone(form, biased, rng):
 @pytest.mark.parametrize("group", [16, 32, 64, 128])
 @pytest.mark.parametrize("rows,width", [(1, 192), (20, 64), (100, 192), (37, 320)])
 def test_outputs_that_are_packed_at_once_are_as_those_that_went_through_memory(form, group, rows, width, rng, bits):
-    """Of short groups on tiles, the first product packs its outputs as the rows of the second."""
+    """The first product packs its outputs as the rows of the second, if groups are short and there are tiles."""
     width = max(width // group, 1) * group
     (gate_up, _), (down, _) = matrix(form, 2 * width, 128, rng, 1, group), matrix(form, 128, width, rng, 2, group)
     x = rng.standard_normal((rows, 128)).astype(np.float32)
