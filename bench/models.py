@@ -32,6 +32,11 @@ def make_tenth(cache: Path) -> Path:
     return _made(cache / "qwen2.5-0.5b-tenth-random", lambda folder: tiny(folder, "qwen2", **common, **TENTH))
 
 
+def path_beside(path: str, precision: str) -> str:
+    """The product path for weights of this precision, where those of bf16 have `path`."""
+    return path if precision == "bf16" else "auto-amx" if path == "amx" else "auto"
+
+
 def _made(folder: Path, make: Callable[[Path], Path]) -> Path:
     if not folder.is_dir():
         say(f"making a random model in {folder}, once")

@@ -14,7 +14,7 @@ from typing import Any
 import baton_kernels
 from baton_kernels import layer
 from bench.command import parser_of, run, say
-from bench.models import make_once
+from bench.models import make_once, path_beside
 from bench.processor import processor
 from bench.roofline_limits import MachineLimits, Meter, NotQuiet, slow_bodies
 from bench.roofline_points import CONTEXT, RooflineEngine, kernel_points, torch_pair
@@ -53,9 +53,8 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     seen = dict[str, list[MachineLimits]]()
     for precision in arguments.precisions:
         quantize = "" if precision == "bf16" else precision
-        weights = open_weights(
-            folder, cache, product_path=arguments.product_path if not quantize else "auto", quantize=quantize
-        )
+        path = path_beside(arguments.product_path, precision)
+        weights = open_weights(folder, cache, product_path=path, quantize=quantize)
         baton_kernels.set_threads(arguments.threads)
         say(f"{processor()}, {arguments.threads} threads, {weights.products}, medians of {arguments.runs}")
         report["path"] = report["path"] or weights.path

@@ -81,11 +81,13 @@ class Growth:
     def behind(self, request: DecodeRequest) -> tuple[int, ...]:
         """Take the pages out of the request that no later row reads. The caller releases them."""
         first = self._horizon.first_page(request.filled)
+        if first <= request.gone:
+            return ()
         indexes = self._horizon.behind(request.gone, first)
         back = held([request.pages[index] for index in indexes])
         for index in indexes:
             request.pages[index] = GONE
-        request.gone = max(request.gone, first)
+        request.gone = first
         return back
 
     def _take(self, request: DecodeRequest, count: int) -> tuple[int, ...] | None:

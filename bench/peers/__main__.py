@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from bench.command import parser_of, run, say
-from bench.models import BYTES, make_once
+from bench.models import BYTES, make_once, path_beside
 from bench.peer import NothingToCompare
 from bench.peers.channels import in_channels
 from bench.peers.engines import EngineFailed, EngineProcess, Engines
@@ -83,18 +83,13 @@ async def bench(arguments: argparse.Namespace) -> dict[str, Any]:
                 add_served(
                     report,
                     precision,
-                    await compare_served(engines, model, arguments.turns, path_of(precision, path)),
+                    await compare_served(engines, model, arguments.turns, path_beside(path, precision)),
                 )
             except (EngineFailed, OSError) as error:
                 report["left_out"][f"vLLM {POINT}_{precision}"] = str(error)
     if arguments.picture is not None:
         arguments.picture.write_text(draw(report))
     return report
-
-
-def path_of(precision: str, path: str) -> str:
-    """Baton's setting for this precision, if bf16 has `path`."""
-    return path if precision == "bf16" else "auto-amx" if path == "amx" else "auto"
 
 
 def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EngineProcess]:
@@ -104,7 +99,7 @@ def engines_of(engines: Engines, precision: str, path: str) -> Sequence[EnginePr
         folder = folder_of_gguf(file, default_cache_folder())
         return (engines.baton(folder, "none"), engines.llama(file)) if engines.has("llama") else ()
     model = make_once(default_cache_folder())
-    ours = path_of(precision, path)
+    ours = path_beside(path, precision)
     own = engines.baton(model, "none" if precision == "bf16" else precision, path=ours)
     found = [own]
     if engines.has("openvino"):

@@ -89,12 +89,19 @@ def block_tables(pieces: Sequence[Piece], limits: RowLimits, beyond: Sequence[in
                 f"piece {piece.key}: rows end at slot {stop}, beyond its {len(piece.pages) // bands} pages of "
                 f"{limits.page_tokens} tokens or the context of {limits.context}; the scheduler must not plan it"
             )
-        tables[:, row, :count] = np.array(piece.pages[: count * bands], np.int32).reshape(count, bands).T
-        first, windowed = horizon.first_page(piece.start), horizon.windowed
-        _check_pages(tables[:windowed, row, first:count], limits.pages)
-        if limits.full:
-            _check_pages(tables[windowed:, row, :count], limits.pages)
+        if bands == 1:
+            tables[0, row, :count] = piece.pages[:count]
+        else:
+            tables[:, row, :count] = np.array(piece.pages[: count * bands], np.int32).reshape(count, bands).T
+    _check_pages(tables if not limits.window else _read(tables, pieces, horizon), limits.pages)
     return tables
+
+
+def _read(tables: Ints, pieces: Sequence[Piece], horizon: Horizon) -> Ints:
+    """The pages of tables that kernels read; 0 stands for those behind every window."""
+    read, firsts = tables.copy(), np.array([horizon.first_page(piece.start) for piece in pieces])
+    read[: horizon.windowed, np.arange(tables.shape[2]) < firsts[:, None]] = 0
+    return read
 
 
 def _check_pages(read: Ints, pages: int) -> None:

@@ -6,7 +6,7 @@ model's layers (engine/pool/bands.py). A row of a band with windows reads its ow
 the longest window shows. A request gives the pages of such bands that lie wholly before that back while it goes on.
 `GONE` stands in their place in its list, so that the index of a page remains its place in the text."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from engine.pool.bands import LayerBands
@@ -77,6 +77,6 @@ class Horizon:
         ]
 
 
-def held(pages: Iterable[int]) -> tuple[int, ...]:
+def held(pages: Collection[int]) -> tuple[int, ...]:
     """The pages of a request's list that it still has."""
-    return tuple(page for page in pages if page != GONE)
+    return tuple(page for page in pages if page != GONE) if GONE in pages else tuple(pages)

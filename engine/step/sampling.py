@@ -35,7 +35,10 @@ def sample(
         raise ValueError(f"{len(logits)} rows of logits for {len(rows)} sampled rows")
     if not rows:
         return tuple(() for _ in pieces)
-    tops = [0 if _listed_alone(params) else min(params.top_logprobs or 0, vocab) for params, _ in rows]
+    alone = [_listed_alone(params) for params, _ in rows]
+    tops = [
+        0 if apart else min(params.top_logprobs or 0, vocab) for (params, _), apart in zip(rows, alone, strict=True)
+    ]
     arrays = sampling_arrays(rows, vocab)
     banned, masks = banned_stops(arrays), taken(pieces)
     if any(masks):
@@ -48,7 +51,7 @@ def sample(
     else:
         lists = (drawn.tokens, drawn.logprobs, drawn.top_ids, drawn.top_logprobs)
         entries = map(_entry, *(array.tolist() for array in lists), tops)
-    if any(_listed_alone(params) for params, _ in rows):
+    if any(alone):
         entries = _with_wanted(entries, rows, logits, drawn.totals)
     drawn_of = [tuple(islice(entries, piece.sampled)) for piece in pieces]
     return tuple(

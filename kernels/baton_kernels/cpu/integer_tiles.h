@@ -12,13 +12,13 @@ struct ByteTiles {
 };
 
 // Nibbles of a grouped form as the signed bytes for which they stand.
-static void widen_signed(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide) {
+static void widen_signed(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide, long near) {
     const Ints table = load_table(u.form.table);
-    if (u.form.tabled) return each_nibbles(u, panel, k0, k1, wide, [](const char*, long) { return 0; }, [&](Ints nibbles, int) { return look_up(table, nibbles); });
+    if (u.form.tabled) return each_nibbles(u, panel, k0, k1, wide, near, [](const char*, long) { return 0; }, [&](Ints nibbles, int) { return look_up(table, nibbles); });
     const auto zero = [&](const char* group, long column) {
         return u.form.offset == kZero ? spread_bytes(section<int8_t>(group, u.at.offsets) + column) : ints(static_cast<uint32_t>(u.form.middle) * 0x01010101u);
     };
-    each_nibbles(u, panel, k0, k1, wide, zero, [](Ints nibbles, Ints zeros) { return subtract_bytes(nibbles, zeros); });
+    each_nibbles(u, panel, k0, k1, wide, near, zero, [](Ints nibbles, Ints zeros) { return subtract_bytes(nibbles, zeros); });
 }
 
 // The weights of a stretch of groups: bytes [k / 4][32][4], and what belongs to their groups.
@@ -140,10 +140,9 @@ static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& 
     const bool few = u.t1 - u.t0 <= 2, narrow = call.rows <= 8, nibbles = has_nibbles(f);
     const long bytes = weights_at(f, u.at, k1) - weights_at(f, u.at, k0);
     uint32_t* wide = u.wide(call);
-    if (few && nibbles)  // the rest prefetches while it multiplies
-        for (long line = 0; line < bytes; line += 64) fetch_far(weights + kNearLines + line);
-    if (f.scheme == kInt4) widen_nibbles(u, panel, k0, k1, wide);
-    if (f.scheme == kInt4Groups) widen_signed(u, panel, k0, k1, wide);
+    const long near = few ? kNearLines : 0;  // bytes are fetched while they are multiplied
+    if (f.scheme == kInt4) widen_nibbles(u, panel, k0, k1, wide, near);
+    if (f.scheme == kInt4Groups) widen_signed(u, panel, k0, k1, wide, near);
     if (!is_grouped(f)) {
         const char* w = nibbles ? reinterpret_cast<const char*>(wide) : weights;
         const long steps = (k1 - k0) / 64, share = round_up(bytes / ((u.t1 - u.t0 + 1) / 2), 64);

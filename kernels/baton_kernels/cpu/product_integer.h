@@ -37,17 +37,19 @@ INLINE Lanes column_scales(const Form& f, const char* at, long first) {
 enum class Ends { kScale, kZero, kMinimum, kFactor };
 
 // Calls `put` with the nibbles of the groups k0 .. k1 of a panel, sixteen columns and four k at a time, and the place of their bytes in
-// `wide`. `of_group` returns what `put` needs to know of a group and its columns.
+// `wide`. `of_group` returns what `put` needs to know of a group and its columns. Weights are fetched `near` bytes early, unless it is 0.
 template <class OfGroup, class Put>
-INLINE void each_nibbles(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide, OfGroup of_group, Put put) {
+INLINE void each_nibbles(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide, long near, OfGroup of_group, Put put) {
     for (long k = k0; k < k1; k += u.at.k) {
         const char* group = panel + k / u.at.k * u.at.stride;
+        for (long line = u.at.scales; near && line < u.at.stride; line += 64) fetch_far(group + near + line);
         for (long c = 0; c < 2; ++c) {
             const auto known = of_group(group, 16 * c);
             const auto* w = reinterpret_cast<const uint32_t*>(group) + 16 * c;
             uint32_t* to = wide + (k - k0) / 4 * kPanel + 16 * c;
             for (long i = 0; i < u.at.k; i += 8, w += kPanel, to += 2 * kPanel) {
                 const Ints both = load(w);
+                if (near) fetch_far(reinterpret_cast<const char*>(w) + near);
                 store(to, put(low_nibbles(both), known));
                 store(to + kPanel, put(high_nibbles(both), known));
             }
@@ -56,12 +58,12 @@ INLINE void each_nibbles(const IntegerUnit& u, const char* panel, long k0, long 
 }
 
 // int4 weights of k0 .. k1 of a panel as bytes: (nibble - zero) * factor + 128.
-static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide) {
+static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long k1, uint32_t* wide, long near = 0) {
     const auto of_group = [&](const char* group, long column) {
         const Ints zero = widen_bytes(section<int8_t>(group, u.at.offsets) + column), factor = widen_bytes(section<int8_t>(group, u.at.factors) + column);
         return ScaledBytes(zero, factor);
     };
-    each_nibbles(u, panel, k0, k1, wide, of_group, [](Ints nibbles, const ScaledBytes& scaled) { return scaled(nibbles); });
+    each_nibbles(u, panel, k0, k1, wide, near, of_group, [](Ints nibbles, const ScaledBytes& scaled) { return scaled(nibbles); });
 }
 
 // Turns the sums of a segment into fp32 and adds them to the tree.
