@@ -2,7 +2,8 @@
 
 They are computed once, when weights are packed, and mapped from then on. Their bits must be equal on every machine, but
 the pow and cos of libraries differ in the last place between processors. So powers come from `decimal`, and sine and
-cosine from a reduction and a series of our own in double precision. Angles are rounded to fp32 as in transformers."""
+cosine from a reduction and a series of our own in double precision. Frequencies and angles are rounded to fp32 where
+transformers rounds them."""
 
 import math
 from decimal import Decimal, localcontext
@@ -20,19 +21,18 @@ _CHUNK = 4096  # positions at once
 
 
 def inverse_frequencies(rope: Rope, head_dim: int) -> NDArray[np.float32]:
-    """One for each pair of elements that is rotated."""
+    """One for each pair of elements that is rotated. Operations are those of transformers, in fp32 and in its order:
+    checkpoints were trained so, and a last place of a frequency is many of them in an angle far into a text."""
     dim = rope.dim or head_dim
-    with localcontext() as context:
-        context.prec = 40
-        theta = Decimal(rope.theta)
-        exact = [float(1 / theta ** (Decimal(2 * i) / dim)) for i in range(dim // 2)]
+    powers = np.array([_power(rope.theta, np.float32(2 * i) / np.float32(dim)) for i in range(dim // 2)], np.float32)
+    if rope.kind == "longrope":
+        return _reciprocal(np.array(rope.factors, np.float32) * powers)
+    exact = _reciprocal(powers)
     if rope.kind == "yarn":
-        scaled = _yarn(rope, dim, exact)
-    elif rope.kind == "longrope":
-        scaled = [frequency / factor for frequency, factor in zip(exact, rope.factors, strict=True)]
-    else:
-        scaled = [_scaled(rope, frequency) for frequency in exact]
-    return np.array(scaled, np.float64).astype(np.float32)
+        return _yarn(rope, dim, exact, _reciprocal(np.float32(rope.factor) * powers))
+    if rope.kind == "linear":
+        return exact / np.float32(rope.factor)
+    return _llama3(rope, exact) if rope.kind == "llama3" else exact
 
 
 def rotary_tables(rope: Rope, head_dim: int, cos: NDArray[np.float32], sin: NDArray[np.float32]) -> None:
@@ -61,7 +61,17 @@ def head_order(rope: Rope, head_dim: int) -> NDArray[np.int64] | None:
     return np.concatenate([first, rest[:between], second, rest[between:]])
 
 
-def _yarn(rope: Rope, dim: int, exact: list[float]) -> list[float]:
+def _power(theta: float, exponent: np.float32) -> float:
+    with localcontext() as context:
+        context.prec = 40
+        return float(Decimal(theta) ** Decimal(float(exponent)))
+
+
+def _reciprocal(numbers: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.float32(1) / numbers
+
+
+def _yarn(rope: Rope, dim: int, exact: NDArray[np.float32], divided: NDArray[np.float32]) -> NDArray[np.float32]:
     """Frequencies that turn often over the original context stay; those that turn rarely are divided by the factor; a
     ramp over the dimensions leads from these to those."""
     with localcontext() as context:
@@ -76,22 +86,22 @@ def _yarn(rope: Rope, dim: int, exact: list[float]) -> list[float]:
     low, high = max(low, 0), min(high, dim - 1)
     if low == high:
         high += 0.001
-    ramp = [min(1.0, max(0.0, (i - low) / (high - low))) for i in range(dim // 2)]
-    return [each / rope.factor * part + each * (1 - part) for each, part in zip(exact, ramp, strict=True)]
+    ramp: NDArray[np.float32] = (np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(high - low)
+    stays = np.float32(1) - np.clip(ramp, np.float32(0), np.float32(1))
+    return divided * (np.float32(1) - stays) + exact * stays
 
 
-def _scaled(rope: Rope, frequency: float) -> float:
-    if rope.kind == "none":
-        return frequency
-    if rope.kind == "linear":
-        return frequency / rope.factor
-    turns = rope.original_context * frequency / _TWO_PI  # turns of this dimension over the original context
-    if turns < rope.low_freq_factor:
-        return frequency / rope.factor
-    if turns > rope.high_freq_factor:
-        return frequency
-    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    return (1 - smooth) * frequency / rope.factor + smooth * frequency
+def _llama3(rope: Rope, exact: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Long waves are divided by the factor, short ones stay, and those between are mixed by how often they turn."""
+    waves = _reciprocal(exact) * np.float32(_TWO_PI)
+    turns = _reciprocal(waves) * np.float32(rope.original_context)
+    span = np.float32(rope.high_freq_factor - rope.low_freq_factor)
+    smooth = (turns - np.float32(rope.low_freq_factor)) / span
+    factor = np.float32(rope.factor)
+    mixed = (np.float32(1) - smooth) * exact / factor + smooth * exact
+    long = waves > np.float32(rope.original_context / rope.low_freq_factor)
+    short = waves < np.float32(rope.original_context / rope.high_freq_factor)
+    return np.where(long, exact / factor, np.where(short, exact, mixed))
 
 
 def _cos_sin(angles: NDArray[np.float64], cos: NDArray[np.float32], sin: NDArray[np.float32]) -> None:

@@ -17,6 +17,9 @@ from engine.integers.rounding import NIBBLES, Floats, best_steps, inverse, row_s
 _DAMPING = 0.01  # share of the mean importance, added to each: inputs that hardly occur decide nothing
 _WIDE = 1024  # inputs from which a matrix of their moments is worth a call to the system
 _BLOCK = 64  # inputs after which those behind them are changed at once
+_PANEL = 256  # columns of a factor that are made at once
+
+Doubles = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +39,41 @@ class Compensation:
         while rows:
             some = rows.pop(0)
             moments += some.T @ some
-        seen, exact = np.diag(moments).copy(), moments.astype(np.float64)
-        del moments
-        importance = np.diag(exact).copy()
-        never = importance == 0
-        exact[never, never] = importance[never] = 1.0 if never.all() else importance[~never].mean()
-        exact[np.diag_indices_from(exact)] += _DAMPING * importance.mean()
+        seen = np.diag(moments).copy()
+        importance, never = seen.astype(np.float64), seen == 0
+        importance[never] = 1.0 if never.all() else importance[~never].mean()
         order = np.argsort(-importance, kind="stable")
-        ordered = exact[np.ix_(order, order)]
-        del exact
+        backwards = order[::-1]
+        moments = moments[np.ix_(backwards, backwards)]
+        exact = moments.astype(np.float64)
+        del moments
+        np.fill_diagonal(exact, importance[backwards] + _DAMPING * importance.mean())
         if width >= _WIDE:
             _give_back()
-        inverted = np.linalg.inv(ordered)
-        del ordered
-        lower = np.linalg.cholesky(inverted)
-        del inverted
-        return cls(seen, order, np.ascontiguousarray(lower.T, np.float32))
+        _factor(exact)
+        _invert(exact)
+        return cls(seen, order, np.ascontiguousarray(exact[::-1, ::-1], np.float32))
+
+
+def _factor(matrix: Doubles) -> None:
+    """Puts the lower triangle L of matrix = L Lᵀ into its place. numpy's own would take two copies beside it."""
+    for first in range(0, len(matrix), _PANEL):
+        last = first + _PANEL
+        corner = np.linalg.cholesky(matrix[first:last, first:last])
+        matrix[first:last, first:last], matrix[first:last, last:] = corner, 0.0
+        matrix[last:, first:last] = matrix[last:, first:last] @ np.linalg.inv(corner).T
+        for row in range(last, len(matrix), _PANEL):
+            panel = matrix[row : row + _PANEL, first:last]
+            matrix[row : row + _PANEL, last : row + _PANEL] -= panel @ matrix[last : row + _PANEL, first:last].T
+
+
+def _invert(lower: Doubles) -> None:
+    """Puts the inverse of a lower triangle into its place."""
+    for first in range(0, len(lower), _PANEL):
+        last = first + _PANEL
+        corner = np.linalg.inv(lower[first:last, first:last])
+        lower[first:last, :first] = -corner @ (lower[first:last, :first] @ lower[:first, :first])
+        lower[first:last, first:last] = corner
 
 
 def _give_back() -> None:

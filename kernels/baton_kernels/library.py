@@ -9,7 +9,7 @@ from ctypes import c_char_p, c_double, c_float, c_int, c_int64, c_long, c_uint64
 from functools import cache
 from pathlib import Path
 
-KERNEL_VERSION = 2  # raised whenever a recipe changes the bits it gives; part of the numerics class
+KERNEL_VERSION = 3  # raised whenever a recipe changes the bits it gives; part of the numerics class
 LAYOUT_VERSION = 4  # raised whenever a packed matrix is laid out otherwise; packed files of another one are made anew
 
 BODIES = ("plain", "avx2", "avx512", "avx512bf16", "amx", "avx512vnni", "tiles", "neon")  # in the order of dispatch.h

@@ -24,10 +24,10 @@ from engine.model.page_memory import page_layout
 from engine.model.weights import Floats, Weights, open_weights
 from kvtransfer.conversion import Conversion, pages_under
 from tests.families.folders import OWN, VOCABULARY, rewritten, saved
+from tests.families.oracle import NEAR, distance, theirs
 from tests.unit.engine.conftest import CpuEngine
 
 _PROMPT, _ANSWER = 90, 24
-_NEAR = 1e-4
 _PAGES = ((32, 32), (32, 16), (16, 32), (64, 32))  # tokens in a page at prefill, and in one at decode
 _CHUNKS = (90, 17, 32, 64)  # tokens that prefill computes at once
 _ROPES: list[dict[str, Any]] = [
@@ -127,16 +127,16 @@ def compare(family: str, numbers: range, folder: Path) -> dict[str, Any]:
         one = CpuEngine(weights)
         tokens = [each.token for each in one.generate(prompt, _ANSWER)]
         text = prompt + tokens
-        logits, expected = one.logits(text), _theirs(model, text)
+        logits, expected = one.logits(text), theirs(model, text)
         one.runner.close()
-        difference = _distance(logits, expected)
-        if difference > _NEAR:
-            exact, beyond = _theirs(model, text, torch.float64), beyond + 1
+        difference = distance(logits, expected)
+        if difference > NEAR:
+            exact, beyond = theirs(model, text, torch.float64), beyond + 1
             if difference > greatest:
-                from_exact = _distance(logits, exact), _distance(expected, exact)
+                from_exact = distance(logits, exact), distance(expected, exact)
         greatest = max(greatest, difference)
         second, best = np.sort(expected[_PROMPT - 1 : -1], axis=1)[:, -2:].T
-        decided = best - second > 2 * _NEAR
+        decided = best - second > 2 * NEAR
         tokens_equal &= bool((np.array(tokens) == expected[_PROMPT - 1 : -1].argmax(1))[decided].all())
         mesh_equal &= _on_two_tiers(weights, prompt, tokens, number).tobytes() == logits[_PROMPT:].tobytes()
         shutil.rmtree(model)
@@ -148,18 +148,6 @@ def compare(family: str, numbers: range, folder: Path) -> dict[str, Any]:
         "mesh_equal": mesh_equal,
         **({"beyond": beyond, "from_exact": from_exact} if beyond else {}),
     }
-
-
-def _distance(ours: Floats, theirs: Floats) -> float:
-    return float(np.abs(ours - theirs).max())
-
-
-def _theirs(model: Path, text: list[int], dtype: torch.dtype = torch.float32) -> Floats:
-    eager = {"attn_implementation": "eager"} | ({"experts_implementation": "eager"} if dtype == torch.float64 else {})
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(model, dtype=dtype, **eager).eval()
-    with torch.no_grad():
-        logits: Floats = theirs(torch.tensor([text])).logits[0].numpy()
-    return logits
 
 
 def _on_two_tiers(weights: Weights, prompt: list[int], tokens: list[int], number: int) -> Floats:

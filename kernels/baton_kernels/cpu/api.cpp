@@ -14,7 +14,7 @@
 using namespace baton;
 
 extern "C" {
-int baton_version() { return 2; }
+int baton_version() { return 3; }
 const char* baton_sources() { return BATON_SOURCES; }
 int baton_supported() { return machine_supported(); }
 int baton_built(int body) { return body_built(body); }

@@ -12,11 +12,11 @@ import torch
 from engine.cuda.weights import why_not_on_gpu
 from engine.model.weights import open_weights
 from tests.families.folders import CONTEXT, OWN, rewritten, saved
+from tests.families.oracle import NEAR, near
 from tests.unit.engine.test_transformers import logits_of, oracle
 
 Fields = dict[str, Any]
 Words = Callable[..., list[int]]
-NEAR = 1e-4
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4}
 
@@ -121,7 +121,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(
     folder = saved(tmp_path / "model", family, fields)
     ours, theirs, prompt = engine(folder, product_path="fp32"), oracle(folder), words(90)
     logits = ours.logits(prompt)
-    assert np.abs(logits - logits_of(theirs, prompt)).max() <= NEAR
+    assert near(logits, folder, prompt)
     assert ours.logits(prompt, chunk=7).tobytes() == logits.tobytes()
     tokens = [one.token for one in ours.generate(prompt, 24)]
     expected = logits_of(theirs, prompt + tokens)[len(prompt) - 1 : -1]
@@ -156,7 +156,7 @@ def test_fields_of_old_folders_mean_what_transformers_means(
     folder = rewritten(saved(tmp_path / "model", family, {}), fields, "rope_parameters", "rope_theta", "layer_types")
     prompt = words(90)
     logits = engine(folder, product_path="fp32").logits(prompt)
-    assert np.abs(logits - logits_of(oracle(folder), prompt)).max() <= NEAR
+    assert near(logits, folder, prompt)
 
 
 def test_the_served_context_chooses_the_factors_of_longrope_and_is_then_part_of_the_class(

@@ -12,7 +12,7 @@ def test_the_class_names_model_dtypes_path_and_kernels(tmp_path: Path) -> None:
     folder, cache = tiny(tmp_path / "model", "llama2", dtype="bf16"), tmp_path / "cache"
     pairs = identify(open_weights(folder, cache, product_path="pairs"), 32)
     assert pairs == identify(open_weights(folder, cache, product_path="pairs"), 16)
-    kernels = f"kernels=2-{library.sources()[:12]}"
+    kernels = f"kernels=3-{library.sources()[:12]}"
     for part in (pairs.model_hash[:32], "weights=bf16", "kv=bf16", "tp=1", "path=pairs", kernels):
         assert part in pairs.numerics
     assert pairs.numerics in pairs.pairing and pairs.fingerprint in pairs.pairing
