@@ -49,7 +49,7 @@ up: $(SERVE) ## start a mesh and keep it running; ARGS="--model FOLDER --prefill
 
 .PHONY: test
 test: $(DEV) ## all tests that need no GPU and kill nothing; ARGS="-k name"
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n auto $(ARGS)
 
 # Two at a time: types take as long as all others together. Tests that are collected are compiled, which the processes of
 # `make test` then need not do, each for itself.

@@ -80,9 +80,8 @@ async def served(cache: Path, model: Path, prefill: int, decode: int, *, batch: 
     ("prefill", "decode", "settings"),
     [
         (16, 32, {"worker__transports": "shm"}),
-        (32, 16, {"worker__transports": "tcp"}),
-        (64, 16, {"worker__transports": "shm", "decode__prefix_cache": "false"}),
-        (16, 64, {"worker__transports": "tcp", "prefill__prefix_cache": "false"}),
+        (64, 16, {"worker__transports": "tcp", "decode__prefix_cache": "false"}),
+        (16, 64, {"worker__transports": "shm", "prefill__prefix_cache": "false"}),
     ],
 )
 async def test_pages_of_other_sizes_give_the_tokens_and_logprob_bits_of_one_process(

@@ -20,7 +20,7 @@ from tests.receipts.forging import forgeries, refusal
 from tests.receipts.meshes import OTHER_SHAPE, SMALL_SHAPE, Doors, mesh_of, with_one_weight_changed
 from tests.receipts.run import TakenReceipt, replay_all, take_all
 
-MOST_FORGERIES = 150  # forgeries tried of each answer, about
+MOST_FORGERIES = 60  # forgeries tried of each answer, about
 HI: Json = {"messages": [{"role": "user", "content": "How many decode workers run?"}]}
 NAMED: Json = {"name": "mesh_status", "input_schema": TOOLS[0]["function"]["parameters"]}
 FULL: list[tuple[str, Json]] = [

@@ -250,12 +250,12 @@ def test_what_is_closed_holds_no_files_and_no_pages() -> None:
     try:
         LLM(threads=1).close()  # the first one in a process opens what stays
         before = files()
-        for _ in range(3):
+        for _ in range(2):
             LLM(threads=1).close()
         assert files() <= before + 1
     finally:
         gc.enable()
-    for _ in range(3):
+    for _ in range(2):
         with pytest.raises(ConfigError):
             LLM(threads=1, pool_bytes=1)
     gc.collect()  # what the errors refer to

@@ -13,7 +13,7 @@ from engine.selftest.sampling import sampling
 from tests.unit.engine import sampler_mutants
 from tests.unit.engine.sampler_mutants import CPP, PYTHON, changed
 
-VOCABULARIES = (32, 258, 300, 1000, 32000, 151936)
+VOCABULARIES = (32, 258, 300, 1000, 151936)
 
 
 def bits(vocab: int) -> str:
