@@ -1,4 +1,4 @@
-"""What transformers computes for a folder, in 32 bits and in 64."""
+"""Logits that transformers computes for a folder, in 32 bits and in 64. Those of Baton are held against them."""
 
 from pathlib import Path
 from typing import Any
