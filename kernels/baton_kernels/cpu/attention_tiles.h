@@ -30,13 +30,15 @@ static void score_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b,
         tiles.template zero<1>();
         for (long d = 0; d < call.dim; d += 32) {
             tiles.template load<2>(query + d * 2, row);
-            tiles.template load<4>(keys.half[0] + d / 2 * keys.stride, keys.stride);
-            tiles.template dot<0, 2, 4>();
-            tiles.template load<5>(keys.half[1] + d / 2 * keys.stride, keys.stride);
-            tiles.template dot<1, 2, 5>();
+            tiles.template load<3>(keys.half[0] + d / 2 * keys.stride, keys.stride);
+            tiles.template dot<0, 2, 3>();
+            tiles.template drop<3>();
+            tiles.template load<3>(keys.half[1] + d / 2 * keys.stride, keys.stride);
+            tiles.template dot<1, 2, 3>();
+            tiles.template drop<2>(), tiles.template drop<3>();
         }
-        tiles.template store<0>(b.scores + q * kBlock, kBlock * 4);
-        tiles.template store<1>(b.scores + q * kBlock + 16, kBlock * 4);
+        tiles.template store<0>(b.scores + q * kBlock, kBlock * 4), tiles.template drop<0>();
+        tiles.template store<1>(b.scores + q * kBlock + 16, kBlock * 4), tiles.template drop<1>();
     }
 }
 
@@ -87,10 +89,12 @@ static void blend_tiles(Tiles& tiles, const AttentionCall& call, const Bench& b,
         tiles.template load<2>(b.weights + q * kBlock, kBlock * 4);
         for (long d = 0; d < call.dim; d += 16) {
             tiles.template load<0>(out + d, row);
-            tiles.template load<4>(static_cast<const char*>(values) + d * 4, row);
-            tiles.template dot<0, 2, 4>();
-            tiles.template store<0>(to + d, row);
+            tiles.template load<3>(static_cast<const char*>(values) + d * 4, row);
+            tiles.template dot<0, 2, 3>();
+            tiles.template drop<3>();
+            tiles.template store<0>(to + d, row), tiles.template drop<0>();
         }
+        tiles.template drop<2>();
         for (long i = 0; guarded && i < least(kTile, from + count - q) * call.dim; i += 16) store(out + i, load(copy + i));
     }
 }

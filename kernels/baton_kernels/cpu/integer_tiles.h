@@ -4,7 +4,7 @@
 #pragma once
 
 namespace baton::BODY {
-constexpr long kNearLines = 8192;  // so far ahead few rows prefetch weights
+constexpr long kNearLines = 8192;  // so far ahead few rows fetch nibbles, and a lone tile bytes in groups
 
 struct ByteTiles {
     static constexpr long kStride = 128, kSecond = 64;
@@ -70,59 +70,53 @@ INLINE void end_groups(const IntegerUnit& u, const uint32_t (*sums)[16 * kTile],
     for (int r = 0; r < R; ++r) store(acc + r * kPanel, total[r]);
 }
 
-// Adds the groups g0 .. g1 of a panel to the totals of T tiles of R rows. Stores of tiles cost as much as all else together, and totals
-// go to the first-level cache and back: so two groups are multiplied before their sums end, and each load serves two products or more.
-// kSigned: bytes are the integers, else they are 128 too large.
-template <int T, int R, Ends kEnds, bool kSigned>
+// Adds the groups g0 .. g1 of a panel to the totals of a tile of R rows. Totals go to the first-level cache and back: so two groups are
+// multiplied before their sums end. kSigned: bytes are the integers, else they are 128 too large.
+template <int R, Ends kEnds, bool kSigned>
 static __attribute__((noinline)) void group_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& u, GroupWeights w, long t, long g0, long g1, float* acc,
                                                   bool fresh, Ahead ahead) {
     constexpr long kTogether = 2;
     const Form& f = u.form;
-    const long deep = least(f.group, 64), x_next = u.kp * kTile;
-    const char* x = call.packed_x + t * x_next;
-    alignas(64) uint32_t sums[2 * T][kTogether][16 * kTile];
+    const long deep = least(f.group, 64);
+    const char* x = call.packed_x + t * u.kp * kTile;
+    alignas(64) uint32_t sums[2][kTogether][16 * kTile];
     if (!ahead.at) ahead.at = w.groups;
     for (long g = g0; g < g1; g += kTogether, fresh = false) {
         const long together = least(kTogether, g1 - g);
         const char* groups = w.groups;
         for (long b = 0; b < together; ++b, w.bytes += w.apart, w.groups += u.at.stride) {
-            for (long line = 0; line < ahead.stride; line += 64, ahead.at += 64) fetch_far(ahead.at);
+            for (long line = 0; line < ahead.stride; line += 64) fetch_far(ahead.at + line);
+            ahead.at += ahead.stride;
             tiles.template zero<0>(), tiles.template zero<1>();
-            if constexpr (T == 2) tiles.template zero<2>(), tiles.template zero<3>();
             for (long k = 0; k < f.group; k += deep) {
                 const long at = (g + b) * f.group + k;
-                const char *rows = x + at / 64 * 64 * kTile + at % 64, *columns = w.bytes + k * kPanel;
-                tiles.template load<6>(columns, 128);
-                tiles.template load<4>(rows, 64);
-                group_dot<kSigned, 0, 4, 6>(tiles);
-                tiles.template load<7>(columns + 64, 128);
-                group_dot<kSigned, 1, 4, 7>(tiles);
-                if constexpr (T == 2) {
-                    tiles.template load<5>(rows + x_next, 64);
-                    group_dot<kSigned, 2, 5, 6>(tiles);
-                    group_dot<kSigned, 3, 5, 7>(tiles);
-                }
+                const char* columns = w.bytes + k * kPanel;
+                tiles.template load_past<2>(x + at / 64 * 64 * kTile + at % 64, 64);
+                tiles.template load<3>(columns, 128);
+                group_dot<kSigned, 0, 2, 3>(tiles);
+                tiles.template drop<3>();
+                tiles.template load<3>(columns + 64, 128);
+                group_dot<kSigned, 1, 2, 3>(tiles);
+                tiles.template drop<2>(), tiles.template drop<3>();
             }
-            tiles.template store<0>(sums[0][b], 64), tiles.template store<1>(sums[1][b], 64);
-            if constexpr (T == 2) tiles.template store<2>(sums[2][b], 64), tiles.template store<3>(sums[3][b], 64);
+            tiles.template store<0>(sums[0][b], 64), tiles.template drop<0>();
+            tiles.template store<1>(sums[1][b], 64), tiles.template drop<1>();
         }
-        for (long i = 0; i < 2 * T; ++i) {
-            const long first = ((t + i / 2) * u.at.groups + g) * kTile, column = 16 * (i % 2);
-            const GroupRows rows = {call.x_scales + first, call.x_sums + first, call.x_begins + first};
-            float* to = acc + i / 2 * kTile * kPanel + column;
+        const long first = (t * u.at.groups + g) * kTile;
+        const GroupRows rows = {call.x_scales + first, call.x_sums + first, call.x_begins + first};
+        for (long c = 0; c < 2; ++c)
             if (together == kTogether)
-                end_groups<R, kTogether, kEnds, kSigned>(u, sums[i], groups, column, rows, to, fresh);
+                end_groups<R, kTogether, kEnds, kSigned>(u, sums[c], groups, 16 * c, rows, acc + 16 * c, fresh);
             else
-                end_groups<R, 1, kEnds, kSigned>(u, sums[i], groups, column, rows, to, fresh);
-        }
+                end_groups<R, 1, kEnds, kSigned>(u, sums[c], groups, 16 * c, rows, acc + 16 * c, fresh);
     }
 }
 
-template <int T, int R>
+template <int R>
 INLINE auto group_function(const Form& f, bool is_signed) {
     const bool zero = f.offset == kZero, minimum = f.offset == kMinimum;
-    if (is_signed) return minimum ? group_tiles<T, R, Ends::kMinimum, true> : zero && !has_nibbles(f) ? group_tiles<T, R, Ends::kZero, true> : group_tiles<T, R, Ends::kScale, true>;
-    return minimum ? group_tiles<T, R, Ends::kMinimum, false> : zero ? group_tiles<T, R, Ends::kZero, false> : group_tiles<T, R, Ends::kScale, false>;
+    if (is_signed) return minimum ? group_tiles<R, Ends::kMinimum, true> : zero && !has_nibbles(f) ? group_tiles<R, Ends::kZero, true> : group_tiles<R, Ends::kScale, true>;
+    return minimum ? group_tiles<R, Ends::kMinimum, false> : zero ? group_tiles<R, Ends::kZero, false> : group_tiles<R, Ends::kScale, false>;
 }
 
 // Bytes of a grouped form as the integers for which they stand.
@@ -137,7 +131,8 @@ static void flip_bytes(const IntegerUnit& u, const char* panel, long k0, long k1
 static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& u, long half, long p, long k0, long k1, bool fresh, const char* next) {
     const Form& f = u.form;
     const char *panel = u.panel(half, p), *weights = panel + weights_at(f, u.at, k0);
-    const bool few = u.t1 - u.t0 <= 2, narrow = call.rows <= 8, nibbles = has_nibbles(f);
+    const long shares = u.t1 - u.t0;
+    const bool few = shares <= 2, nibbles = has_nibbles(f);
     const long bytes = weights_at(f, u.at, k1) - weights_at(f, u.at, k0);
     uint32_t* wide = u.wide(call);
     const long near = few ? kNearLines : 0;  // bytes are fetched while they are multiplied
@@ -145,15 +140,10 @@ static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& 
     if (f.scheme == kInt4Groups) widen_signed(u, panel, k0, k1, wide, near);
     if (!is_grouped(f)) {
         const char* w = nibbles ? reinterpret_cast<const char*>(wide) : weights;
-        const long steps = (k1 - k0) / 64, share = round_up(bytes / ((u.t1 - u.t0 + 1) / 2), 64);
-        for (long t = u.t0; t < u.t1; t += 2) {
-            if (!few)
-                for (const char* end = next + share; next < end; next += 64) fetch_far(next);
-            const char* x = call.packed_x + (t * u.kp + k0) * kTile;
-            if (t + 1 < u.t1)
-                panel_tiles<2, ByteTiles>(tiles, x, u.kp * kTile, w, steps, u.acc(half, p, t), fresh, few && !nibbles);
-            else
-                panel_tiles<1, ByteTiles>(tiles, x, 0, w, steps, u.acc(half, p, t), fresh, few && !nibbles);
+        const long steps = (k1 - k0) / 64;
+        for (long t = u.t0; t < u.t1; ++t) {
+            const Ahead ahead = few && nibbles ? Ahead{} : shares == 1 ? near_ahead(w) : shared_ahead(next, bytes, steps, t - u.t0, shares);
+            panel_tiles<ByteTiles>(tiles, call.packed_x + (t * u.kp + k0) * kTile, w, steps, u.acc(half, p, t), fresh, ahead);
         }
         return;
     }
@@ -161,12 +151,11 @@ static void add_tiles(Tiles& tiles, const ProductCall& call, const IntegerUnit& 
     if (flipped) flip_bytes(u, panel, k0, k1, wide);
     const long g0 = k0 / f.group, g1 = k1 / f.group;
     const GroupWeights w = {is_signed ? reinterpret_cast<const char*>(wide) : weights, weights, is_signed ? f.group * kPanel : u.at.stride};
-    const auto one = narrow ? group_function<1, 8>(f, is_signed) : group_function<1, 16>(f, is_signed), two = group_function<2, 16>(f, is_signed);
-    for (long t = u.t0; t < u.t1; t += 2) {
-        Ahead ahead;
-        if (few && !nibbles) ahead = {weights + kNearLines, u.at.stride};
-        if (!few) ahead = shared_ahead(next, bytes, g1 - g0, (t - u.t0) / 2, (u.t1 - u.t0 + 1) / 2);
-        (t + 1 < u.t1 ? two : one)(tiles, call, u, w, t, g0, g1, u.acc(half, p, t), fresh, ahead);
+    const auto add = call.rows <= 8 ? group_function<8>(f, is_signed) : group_function<16>(f, is_signed);
+    for (long t = u.t0; t < u.t1; ++t) {
+        const Ahead lone = {weights + kNearLines, u.at.stride};
+        const Ahead ahead = few && nibbles ? Ahead{} : shares == 1 ? lone : shared_ahead(next, bytes, g1 - g0, t - u.t0, shares);
+        add(tiles, call, u, w, t, g0, g1, u.acc(half, p, t), fresh, ahead);
     }
 }
 

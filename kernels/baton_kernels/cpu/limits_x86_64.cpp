@@ -44,20 +44,21 @@ void word_dots(long steps) {
 }
 
 #define FOUR_TILES(dot) dot " %tmm6,%tmm4,%tmm0\n" dot " %tmm7,%tmm4,%tmm1\n" dot " %tmm6,%tmm5,%tmm2\n" dot " %tmm7,%tmm5,%tmm3"
+#define TWO_LOADED(at) \
+    "tileloadd " at "(%0,%1,1), %%tmm2\ntileloadd 2048+" at "(%0,%1,1), %%tmm3\ntdpbf16ps %%tmm3,%%tmm2,%%tmm0\ntilezero %%tmm3\n" \
+    "tileloadd 1024+" at "(%0,%1,1), %%tmm3\ntdpbf16ps %%tmm3,%%tmm2,%%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
 
-// `loaded`: a step loads the four tiles that it multiplies, from the first-level cache.
+// Four tiles of outputs a step. `loaded`: with loads from the first-level cache, in the order of products (product_tiles.h).
 void tile_dots(long steps, bool bytes, bool loaded) {
     alignas(64) unsigned char shape[64] = {1};
     alignas(64) static unsigned char tiles[4096];
     const long row = 64;
     for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
-    __asm__ volatile("ldtilecfg %0\ntilezero %%tmm0\ntilezero %%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
-                     "tilezero %%tmm4\ntilezero %%tmm5\ntilezero %%tmm6\ntilezero %%tmm7" ::"m"(shape));
+    __asm__ volatile("ldtilecfg %0" ::"m"(shape));
     for (long s = 0; s < steps; ++s) {
         if (loaded)
-            __asm__ volatile("tileloadd (%0,%1,1), %%tmm4\ntileloadd 1024(%0,%1,1), %%tmm5\n"
-                             "tileloadd 2048(%0,%1,1), %%tmm6\ntileloadd 3072(%0,%1,1), %%tmm7" ::"r"(tiles), "r"(row) : "memory");
-        if (bytes)
+            __asm__ volatile(TWO_LOADED("0") TWO_LOADED("1024") ::"r"(tiles), "r"(row) : "memory");
+        else if (bytes)
             __asm__ volatile(FOUR_TILES("tdpbsud"));
         else
             __asm__ volatile(FOUR_TILES("tdpbf16ps"));

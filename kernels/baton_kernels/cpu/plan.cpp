@@ -10,7 +10,8 @@ namespace baton {
 namespace {
 constexpr long kFewRows = 4;         // with at most so many rows memory limits a product
 constexpr long kIntegerDepth = 896;  // the same of integer forms, whose elements take a byte
-constexpr long kTileDepth = 512;     // the same of integers on tiles
+constexpr long kTileDepth = 896;     // the same of integers on tiles
+constexpr long kPairTileDepth = 448; // the same of bf16 on tiles
 constexpr long kDepth = 448;         // elements of k after which chains continue with the next panel, which is prefetched meanwhile
 
 // The tile size that computes fewest rows, counting the padding of the last tile and a fifth of a row per tile for its
@@ -116,7 +117,7 @@ long cut_units(ProductCall& call, long calls) {
     const bool many = call.tiles >= 3, tiles = dense ? path == kAmx : body.byte_tiles;
     if (dense) {
         call.widen = call.tiles >= 6 && path == kPairs && !body.has_pairs;
-        call.depth = call.tiles == 1 || (!many && tiles) ? kp : tiles ? even_share(kp, 256, 32) : even_share(kp, kDepth, 32);
+        call.depth = call.tiles == 1 ? kp : even_share(kp, tiles ? kPairTileDepth : kDepth, 32);
         call.levels = 1;
     } else {
         plan_integers(call, tiles);

@@ -175,23 +175,16 @@ static void product_chains(const ProductCall& call, Path path, const Unit& u) {
 static void product_tiles(const ProductCall& call, const Unit& u) {
     Tiles tiles;
     const auto* weights = static_cast<const char*>(call.weights);
-    const bool few = u.t1 - u.t0 <= 2;
+    const long shares = u.t1 - u.t0;
     for (long k0 = 0; k0 < u.kp; k0 += call.depth) {
-        const long steps = (least(k0 + call.depth, u.kp) - k0) / 32;
+        const long steps = (least(k0 + call.depth, u.kp) - k0) / 32, bytes = steps * kPanelStep;
         for (long half = 0; half < u.halves; ++half)
             for (long p = u.p0; p < u.p1; ++p) {
                 const char* w = weights + ((half * u.panels + p) * u.kp + k0) * kPanel * 2;
                 const char* next = following(call, kAmx, u, k0, half, p);
-                const long share = round_up(steps * 2048 / ((u.t1 - u.t0 + 1) / 2), 64);
-                for (long t = u.t0; t < u.t1; t += 2) {
-                    if (!few && next)
-                        for (const char* end = next + share; next < end; next += 64) fetch_far(next);
-                    const char* xt = call.packed_x + (t * u.kp + k0) * kTile * 2;
-                    if (t + 1 < u.t1)
-                        panel_tiles<2, PairTiles>(tiles, xt, u.kp * kTile * 2, w, steps, u.acc(half, p, t), k0 == 0, few);
-                    else
-                        panel_tiles<1, PairTiles>(tiles, xt, 0, w, steps, u.acc(half, p, t), k0 == 0, few);
-                }
+                for (long t = u.t0; t < u.t1; ++t)
+                    panel_tiles<PairTiles>(tiles, call.packed_x + (t * u.kp + k0) * kTile * 2, w, steps, u.acc(half, p, t), k0 == 0,
+                                           shares == 1 ? near_ahead(w) : shared_ahead(next, bytes, steps, t - u.t0, shares));
             }
     }
 }

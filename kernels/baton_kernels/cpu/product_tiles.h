@@ -1,4 +1,4 @@
-// The amx path's share of a product: activations packed as tiles, and the innermost loop, two by two tiles of outputs.
+// The amx path's share of a product: activations packed as tiles, and the innermost loop, two tiles of outputs.
 // An output's chain is one sum per 32 of k in ascending order, kept in its tile; rows of a tile never meet, so rows that
 // fill it up with zeros change nothing.
 #pragma once
@@ -24,38 +24,31 @@ struct PairTiles {
     template <int C, int A, int B> INLINE void dot(Tiles& tiles) { tiles.template dot<C, A, B>(); }
 };
 
-// Continues R tiles of rows by one panel (two tiles of columns) over `steps` steps of 64 bytes. acc is [R][16][32] and starts
-// at zero when fresh; x_next is the distance between the tiles of rows in bytes. Weights are fetched `kAhead` bytes early if `far`.
-template <int R, class Kind>
-INLINE void panel_tiles(Tiles& tiles, const char* x, long x_next, const char* w, long steps, float* acc, bool fresh, bool far) {
-    constexpr long kAccRow = kPanel * 4, kAhead = 8192;
-    if (fresh) {
-        tiles.template zero<0>();
-        tiles.template zero<1>();
-        if constexpr (R == 2) tiles.template zero<2>(), tiles.template zero<3>();
-    } else {
-        tiles.template load<0>(acc, kAccRow);
-        tiles.template load<1>(acc + 16, kAccRow);
-        if constexpr (R == 2) tiles.template load<2>(acc + 16 * kPanel, kAccRow), tiles.template load<3>(acc + 16 * kPanel + 16, kAccRow);
+constexpr long kPanelStep = 2048;  // bytes of weights
+
+// What a lone tile of rows, which uses each weight once, fetches meanwhile.
+INLINE Ahead near_ahead(const char* w) { return {w + 8192, kPanelStep}; }
+
+// Continues a tile of rows by one panel (two tiles of columns) over `steps` steps of 64 bytes. acc is [16][32] and starts at zero when
+// fresh; `ahead` is fetched meanwhile.
+template <class Kind>
+INLINE void panel_tiles(Tiles& tiles, const char* x, const char* w, long steps, float* acc, bool fresh, Ahead ahead) {
+    constexpr long kAccRow = kPanel * 4;
+    if (fresh)
+        tiles.template zero<0>(), tiles.template zero<1>();
+    else
+        tiles.template load<0>(acc, kAccRow), tiles.template load<1>(acc + 16, kAccRow);
+    for (long s = 0; s < steps; ++s, x += 1024, w += kPanelStep, ahead.at += ahead.stride) {
+        for (long line = 0; line < ahead.stride; line += 64) fetch_far(ahead.at + line);
+        tiles.template load_past<2>(x, 64);
+        tiles.template load<3>(w, Kind::kStride);
+        Kind::template dot<0, 2, 3>(tiles);
+        tiles.template drop<3>();
+        tiles.template load<3>(w + Kind::kSecond, Kind::kStride);
+        Kind::template dot<1, 2, 3>(tiles);
+        tiles.template drop<2>(), tiles.template drop<3>();
     }
-    for (long s = 0; s < steps; ++s) {
-        if (far)
-            for (long line = 0; line < 2048; line += 64) fetch(w + kAhead + line);
-        tiles.template load<6>(w, Kind::kStride);
-        tiles.template load<4>(x, 64);
-        Kind::template dot<0, 4, 6>(tiles);
-        tiles.template load<7>(w + Kind::kSecond, Kind::kStride);
-        Kind::template dot<1, 4, 7>(tiles);
-        if constexpr (R == 2) {
-            tiles.template load<5>(x + x_next, 64);
-            Kind::template dot<2, 5, 6>(tiles);
-            Kind::template dot<3, 5, 7>(tiles);
-        }
-        x += 1024;
-        w += 2048;
-    }
-    tiles.template store<0>(acc, kAccRow);
-    tiles.template store<1>(acc + 16, kAccRow);
-    if constexpr (R == 2) tiles.template store<2>(acc + 16 * kPanel, kAccRow), tiles.template store<3>(acc + 16 * kPanel + 16, kAccRow);
+    tiles.template store<0>(acc, kAccRow), tiles.template drop<0>();
+    tiles.template store<1>(acc + 16, kAccRow), tiles.template drop<1>();
 }
 }  // namespace baton::BODY

@@ -1,9 +1,13 @@
-// The few operations on matrix tiles that products and attention are written over. Tiles 0 to 3 are sums of up to sixteen
-// rows of sixteen 32-bit words; 4 and 5 hold up to 64 bytes of these rows, 6 and 7 the sixteen columns that they are
-// multiplied by, a row for each four bytes. If the compiler has the instructions, these are used; otherwise Lanes emulate
-// them. Integers are exact. Pairs of bf16 follow the manual's order, with equal bits: per output the even and the odd
-// elements make one chain of fused multiply-adds each, both from zero, whose sum is added to the output once; denormals
-// are zero in and out.
+// The few operations on matrix tiles that products and attention are written over. Tiles 0 and 1 are sums of up to sixteen
+// rows of sixteen 32-bit words; 2 holds up to 64 bytes of these rows, 3 the sixteen columns that they are multiplied by, a
+// row for each four bytes. If the compiler has the instructions, these are used; otherwise Lanes emulate them. Integers
+// are exact. Pairs of bf16 follow the manual's order, with equal bits: per output the even and the odd elements make one
+// chain of fused multiply-adds each, both from zero, whose sum is added to the output once; denormals are zero in and out.
+//
+// Four of the eight tiles are used, and each is dropped as soon as it has been read. A core keeps tiles in few registers,
+// which its two hardware threads share: a tile that holds something takes one, and each load or product in flight another.
+// With eight tiles in use, a core whose other thread has tiles too computes one instruction after the other, at a quarter
+// of its speed.
 #pragma once
 
 namespace baton::BODY {
@@ -15,9 +19,9 @@ public:
     explicit Tiles(long rows = kTile, long depth = 64) {
         Shape shape{};
         shape.palette = 1;
-        for (int t = 0; t < 8; ++t) {
-            shape.row_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? depth : 64);
-            shape.rows[t] = static_cast<uint8_t>(t < 6 ? rows : depth / 4);
+        for (int t = 0; t < 4; ++t) {
+            shape.row_bytes[t] = static_cast<uint16_t>(t == 2 ? depth : 64);
+            shape.rows[t] = static_cast<uint8_t>(t < 3 ? rows : depth / 4);
         }
         __asm__ volatile("ldtilecfg %0" ::"m"(shape));
     }
@@ -26,8 +30,13 @@ public:
     Tiles& operator=(const Tiles&) = delete;
 
     template <int T> INLINE void zero() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(T)); }
+    template <int T> INLINE void drop() { zero<T>(); }  // a tile of zeros takes no register
     template <int T> INLINE void load(const void* from, long stride) {
         __asm__ volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(from), "r"(stride) : "memory");
+    }
+    // The same, past the first-level cache, where it would displace what is read again sooner.
+    template <int T> INLINE void load_past(const void* from, long stride) {
+        __asm__ volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(from), "r"(stride) : "memory");
     }
     template <int T> INLINE void store(void* to, long stride) {
         __asm__ volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(to), "r"(stride) : "memory");
@@ -60,11 +69,13 @@ public:
     template <int T> void zero() {
         for (int r = 0; r < 16; ++r) baton::BODY::store(at_[T][r], ints(0));
     }
+    template <int T> void drop() { zero<T>(); }
     template <int T> void load(const void* from, long stride) {
-        constexpr bool kRows = T == 4 || T == 5;
-        for (long r = 0; r < (T < 6 ? rows_ : depth_ / 4); ++r)
+        constexpr bool kRows = T == 2;
+        for (long r = 0; r < (T < 3 ? rows_ : depth_ / 4); ++r)
             __builtin_memcpy(at_[T][r], static_cast<const char*>(from) + r * stride, static_cast<size_t>(kRows ? depth_ : 64));
     }
+    template <int T> void load_past(const void* from, long stride) { load<T>(from, stride); }
     template <int T> void store(void* to, long stride) {
         for (long r = 0; r < rows_; ++r)
             baton::BODY::store(reinterpret_cast<uint32_t*>(static_cast<char*>(to) + r * stride), baton::BODY::load(at_[T][r]));
@@ -109,7 +120,7 @@ private:
     }
 
     long rows_, depth_;
-    alignas(64) uint32_t at_[8][16][16];
+    alignas(64) uint32_t at_[4][16][16];
 };
 #endif
 }  // namespace baton::BODY
