@@ -32,6 +32,40 @@ INLINE BlockScale block_scale(const ProductCall& call, const float* row, long fi
     return {m / 127.0f, 127.0f / m};
 }
 
+// The same of a block of all rows of a tile: side by side, where enough rows have only numbers in it.
+struct BlockScales {
+    alignas(64) float scale[16], inverse[16];
+
+    template <class Rows>
+    void find(const ProductCall& call, const Rows& row_at, long rows, long first, long from, long to) {
+        constexpr long kFew = 3;
+        Ints most[16];
+        Lanes wrong = set(0.0f);
+        for (long r = 0; r < 16 && rows > kFew; ++r) {
+            Lanes m = set(0.0f);
+            for (long i = from; i < to && r < rows; i += 16) {
+                const Lanes x = element(call, row_at[r], first, i);
+                m = max(magnitude(x), m);
+                wrong = wrong + (x - x);
+            }
+            most[r] = bits(m);
+        }
+        if (rows > kFew && !to_bits(is_nan(wrong))) {
+            transpose(most);
+            Lanes m = floats(most[0]);
+            for (long j = 1; j < 16; ++j) m = max(floats(most[j]), m);
+            const Mask none = less(m, set(0x1p-100f));
+            store(scale, select(none, set(0.0f), m / set(127.0f)));
+            store(inverse, select(none, set(0.0f), set(127.0f) / m));
+            return;
+        }
+        for (long r = 0; r < 16; ++r) {
+            const BlockScale s = r < rows ? block_scale(call, row_at[r], first, from, to) : BlockScale{0.0f, 0.0f};
+            scale[r] = s.scale, inverse[r] = s.inverse;
+        }
+    }
+};
+
 // Writes 64 elements of R rows as the inner steps read them: [word][R], where four int8 are a word, or two words of int16;
 // tiles read [R][word].
 // count(j, sums) gets the sum of the four elements of word j of each row.
@@ -76,7 +110,10 @@ template <class RowAt>
 INLINE void pack_columns(const ProductCall& call, long t, long from, long end, long first, RowAt row_at) {
     const long R = call.tile_rows, kp = call.kp, block = call.x_block, group = call.group, rows = least(R, call.rows - t * R);
     auto* to = reinterpret_cast<uint32_t*>(call.packed_x) + (t * kp + from) / 4 * kQuadWords * R;
-    float *scales = call.x_scales + (t * kp + from) / block * R, inverse[16] = {};
+    float* scales = call.x_scales + (t * kp + from) / block * R;
+    const float* row_of_tile[16];
+    for (long r = 0; r < rows; ++r) row_of_tile[r] = row_at(r);
+    BlockScales found;
     const long before = (t * kp + from) / group * R;
     int32_t *sums = call.x_sums + before, *begins = call.x_begins + before;
     const Ints too_much = ints(static_cast<uint32_t>(-too_large(*call.form, kByteExcess)));
@@ -85,27 +122,19 @@ INLINE void pack_columns(const ProductCall& call, long t, long from, long end, l
     Ints words[16], sum = ints(0);
     long left_of_block = 0, left_of_group = group;  // no division per element: they cost more than all else
     for (long i = from; i < end; i += 64, to += 16 * kQuadWords * R) {
-        bool begins_block[4];
-        for (bool& each : begins_block) {
-            each = left_of_block == 0;
-            left_of_block = (each ? block : left_of_block) - 16;
-        }
-        for (long r = 0; r < R; ++r) {
-            const float* row = r < rows ? row_at(r) : nullptr;
-            float* scale = scales + r;
-            for (long q = 0; q < 4; ++q) {
-                const long j = i + 16 * q;
-                if (begins_block[q]) {
-                    const BlockScale s = r < rows ? block_scale(call, row, first, j, j + block) : BlockScale{0.0f, 0.0f};
-                    *scale = s.scale, inverse[r] = s.inverse;
-                    scale += R;
-                }
-                const Lanes v = inverse[r] != 0.0f ? element(call, row, first, j) * set(inverse[r]) + magic : magic;
+        for (long j = i; j < i + 64; j += 16, left_of_block -= 16) {
+            if (left_of_block == 0) {
+                found.find(call, row_of_tile, rows, first, j, j + block);
+                store_first(scales, R, load(found.scale));
+                scales += R, left_of_block = block;
+            }
+            for (long r = 0; r < rows; ++r) {
+                const float inverse = found.inverse[r];
+                const Lanes v = inverse != 0.0f ? element(call, row_of_tile[r], first, j) * set(inverse) + magic : magic;
                 const Ints rounded = bits(max(set(-127.0f) + magic, min(set(127.0f) + magic, v))) - bits(magic);
-                store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + 16 * q, rounded);
+                store_bytes(reinterpret_cast<int8_t*>(bytes[r]) + j - i, rounded);
             }
         }
-        for (const bool each : begins_block) scales += each ? R : 0;
         for (long r = 0; r < 16; ++r) words[r] = load(bytes[r]);
         put_quads(words, R, to, [&](long, Ints four) {
             sum = sum + four;

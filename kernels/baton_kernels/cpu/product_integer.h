@@ -66,25 +66,36 @@ static void widen_nibbles(const IntegerUnit& u, const char* panel, long k0, long
     each_nibbles(u, panel, k0, k1, wide, near, of_group, [](Ints nibbles, const ScaledBytes& scaled) { return scaled(nibbles); });
 }
 
+// What the sums of a segment have too much, where weights are bytes that are 128 too large: 128 times the sum of each row.
+static void excess_of(const ProductCall& call, const IntegerUnit& u, long t, long segment, uint32_t* excess) {
+    const long groups = u.kp / call.group, share = groups / u.at.segments;
+    const int32_t* sums = call.x_sums + (t * groups + segment * share) * u.R;
+    Ints all = ints(0);
+    for (long g = 0; g < share; ++g) all = all + bits(load_first(reinterpret_cast<const float*>(sums + g * u.R), u.R, 0.0f));
+    store(excess, times(all, ints(static_cast<uint32_t>(kByteExcess))));
+}
+
 // Turns the sums of a segment into fp32 and adds them to the tree.
 static void end_segment(const ProductCall& call, const IntegerUnit& u, long half, long p, long t, long segment) {
-    const long blocks = u.kp / call.x_block, groups = u.kp / call.group, share = groups / u.at.segments;
-    const bool whole = !is_grouped(u.form), bytes = whole && (u.form.scheme == kInt8 || call.widen);
+    const long blocks = u.kp / call.x_block;
+    const bool whole = !is_grouped(u.form);
     if (!whole && u.at.segments == 1) return;
-    for (long r = 0; r < u.R; ++r) {
-        int32_t x_sum = 0;
-        for (long g = segment * share; bytes && g < (segment + 1) * share; ++g) x_sum += call.x_sums[(t * groups + g) * u.R + r];
-        const Ints too_much = ints(static_cast<uint32_t>(kByteExcess * x_sum));
-        for (long c = 0; c < 2; ++c) {
-            const long i = r * kPanel + 16 * c;
-            Lanes v = load(u.acc(half, p, t) + i);
-            if (whole) v = convert(bits(v) - too_much) * set(call.x_scales[(t * blocks + segment) * u.R + r]);
-            long level = 0;
-            if (u.at.segments > 1)
-                for (level = 1; segment >> (level - 1) & 1; ++level) v = load(u.level(level, half, p, t) + i) + v;
-            store(u.level(level, half, p, t) + i, v);
+    alignas(64) uint32_t excess[16] = {};
+    if (whole && (u.form.scheme == kInt8 || call.widen)) excess_of(call, u, t, segment, excess);
+    long level = 0;
+    if (u.at.segments > 1)
+        for (level = 1; segment >> (level - 1) & 1; ++level) {}
+    const float* scales = call.x_scales + (t * blocks + segment) * u.R;
+    const float* sums = u.acc(half, p, t);
+    const long apart = u.level(1, half, p, t) - sums;
+    float* to = u.level(level, half, p, t);
+    for (long r = 0; r < u.R; ++r)
+        for (long i = r * kPanel; i < (r + 1) * kPanel; i += 16) {
+            Lanes v = load(sums + i);
+            if (whole) v = convert(bits(v) - ints(excess[r])) * set(scales[r]);
+            for (long before = 1; before < level; ++before) v = load(sums + before * apart + i) + v;
+            store(to + i, v);
         }
-    }
 }
 
 // The outputs of a unit, as its chains leave them: the column's scale, and the gate.
