@@ -24,6 +24,7 @@ FORMS = {
     "amx": MatrixForm("amx"),
     "w8a8": MatrixForm("int8"),
     "w8a8-g64": MatrixForm("int8-groups", group=64),
+    "w8a8-g128": MatrixForm("int8-groups", group=128),
     "w4a8": MatrixForm("int4", group=32),
     "w4a8-g32": MatrixForm("int4-groups", group=32, middle=8, scales="fp16"),
 }

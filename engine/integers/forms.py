@@ -7,8 +7,8 @@ there cost more quality than they save time."""
 
 from baton_kernels import MatrixForm, most_segments
 
-RECIPE = 2  # raised whenever the rounding changes; part of the numerics class
-_INT8_GROUPS, _INT4_GROUPS = (64, 32, 16), (32,)
+RECIPE = 3  # raised whenever the rounding changes; part of the numerics class
+_INT8_GROUPS, _INT4_GROUPS = (128, 64, 32, 16), (32,)
 _SPLIT = ("o", "down")
 _EDGES = ("embed", "head")
 
@@ -28,6 +28,7 @@ def target_form(target: str, name: str, k: int) -> MatrixForm:
 
 
 def _group(groups: tuple[int, ...], name: str, k: int) -> int:
-    """The longest group that divides the inputs, padded to whole vectors, and each segment of them; 0: none does."""
-    padded = -(-k // 64) * 64
-    return next((g for g in groups if k % g == 0 and padded // segments_of(name, k, g) % g == 0), 0)
+    """The longest group, of two or more, that divides the inputs, padded to whole vectors, and each of as many segments
+    as there can be; 0: none does."""
+    padded, most = -(-k // 64) * 64, segments_of(name, k, 0)
+    return next((g for g in groups if k > g and k % g == 0 and padded // most % g == 0), 0)

@@ -91,7 +91,9 @@ static __attribute__((noinline)) void group_tiles(Tiles& tiles, const ProductCal
             for (long k = 0; k < f.group; k += deep) {
                 const long at = (g + b) * f.group + k;
                 const char* columns = w.bytes + k * kPanel;
-                tiles.template load_past<2>(x + at / 64 * 64 * kTile + at % 64, 64);
+                const char* rows = x + at / 64 * 64 * kTile + at % 64;
+                for (long line = 0; line < 1024; line += 64) fetch(rows + 2048 + line);
+                tiles.template load<2>(rows, 64);
                 tiles.template load<3>(columns, 128);
                 group_dot<kSigned, 0, 2, 3>(tiles);
                 tiles.template drop<3>();
