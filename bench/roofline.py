@@ -65,7 +65,7 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
         precision: {
             "read_GBps": median(limit.read for limit in limits) / 1e9,
             "peak_GFLOPs": median(limit.peak for limit in limits) / 1e9,
-            **({"loaded_tiles_GFLOPs": median(limit.loaded for limit in limits) / 1e9} if limits[0].loaded else {}),
+            **(tile_limits(limits) if limits[0].loaded else {}),
         }
         for precision, limits in seen.items()
     }
@@ -73,6 +73,13 @@ def bench(arguments: argparse.Namespace) -> dict[str, Any]:
     other = "an AMD with AVX512-BF16" if report["path"] == "amx" else "an Intel with AMX"
     say(f"limits: {report['limits']}; for {other} run there: python -m bench.roofline --json")
     return report
+
+
+def tile_limits(seen: "list[MachineLimits]") -> dict[str, float]:
+    return {
+        "loaded_tiles_GFLOPs": median(limit.loaded for limit in seen) / 1e9,
+        "eight_tiles_GFLOPs": median(limit.eight for limit in seen) / 1e9,
+    }
 
 
 def points_of(

@@ -30,7 +30,10 @@ class Bound(Enum):
 class MachineLimits:
     read: float  # bytes per second
     peak: float  # operations per second
-    loaded: float = 0.0  # the same of tiles that are loaded from the first-level cache; 0: the path has no tiles
+    # The same of tiles that are loaded from the first-level cache, with four of the eight in use, as products have them,
+    # and with all of them; 0: the path has no tiles.
+    loaded: float = 0.0
+    eight: float = 0.0
 
     def seconds(self, nbytes: float, operations: float) -> float:
         return max(nbytes / self.read, operations / self.peak)
@@ -72,8 +75,8 @@ class Meter:
 
     def limits(self) -> MachineLimits:
         read, peak = limits.read_bytes_per_second(self._memory), limits.peak(self._path, PEAK_STEPS)
-        loaded = limits.operations_per_second("loaded_tiles", PEAK_STEPS // 4) if self._path == "amx" else 0.0
-        measured = MachineLimits(read, peak, loaded)
+        loads = ("loaded_tiles", "eight_tiles") if self._path == "amx" else ()
+        measured = MachineLimits(read, peak, *(limits.operations_per_second(kind, PEAK_STEPS // 4) for kind in loads))
         self.seen.append(measured)
         return measured
 

@@ -48,17 +48,24 @@ void word_dots(long steps) {
     "tileloadd " at "(%0,%1,1), %%tmm2\ntileloadd 2048+" at "(%0,%1,1), %%tmm3\ntdpbf16ps %%tmm3,%%tmm2,%%tmm0\ntilezero %%tmm3\n" \
     "tileloadd 1024+" at "(%0,%1,1), %%tmm3\ntdpbf16ps %%tmm3,%%tmm2,%%tmm1\ntilezero %%tmm2\ntilezero %%tmm3\n"
 
-// Four tiles of outputs a step. `loaded`: with loads from the first-level cache, in the order of products (product_tiles.h).
-void tile_dots(long steps, bool bytes, bool loaded) {
+#define FOUR_LOADED \
+    "tileloadd (%0,%1,1), %%tmm4\ntileloadd 1024(%0,%1,1), %%tmm5\ntileloadd 2048(%0,%1,1), %%tmm6\ntileloadd 3072(%0,%1,1), %%tmm7\n" \
+    "tdpbf16ps %%tmm6,%%tmm4,%%tmm0\ntdpbf16ps %%tmm7,%%tmm4,%%tmm1\ntdpbf16ps %%tmm6,%%tmm5,%%tmm2\ntdpbf16ps %%tmm7,%%tmm5,%%tmm3"
+
+// Four products of tiles a step: of registers only, or of tiles that are loaded from the first-level cache, in the order in which
+// products load them (product_tiles.h) or with all eight in use.
+void tile_dots(long steps, Limit limit) {
     alignas(64) unsigned char shape[64] = {1};
     alignas(64) static unsigned char tiles[4096];
     const long row = 64;
     for (int t = 0; t < 8; ++t) shape[16 + 2 * t] = 64, shape[48 + t] = 16;
     __asm__ volatile("ldtilecfg %0" ::"m"(shape));
     for (long s = 0; s < steps; ++s) {
-        if (loaded)
+        if (limit == kLoadedTileDots)
             __asm__ volatile(TWO_LOADED("0") TWO_LOADED("1024") ::"r"(tiles), "r"(row) : "memory");
-        else if (bytes)
+        else if (limit == kEightTileDots)
+            __asm__ volatile(FOUR_LOADED ::"r"(tiles), "r"(row) : "memory");
+        else if (limit == kByteTileDots)
             __asm__ volatile(FOUR_TILES("tdpbsud"));
         else
             __asm__ volatile(FOUR_TILES("tdpbf16ps"));
@@ -100,7 +107,8 @@ double operations_of(Limit limit) {
         case kTileDots: return body_usable(kTiles) ? 4.0 * 16 * 16 * 64 : 0.0;
         case kQuadDots: return body_usable(kAvx512Vnni) ? 24.0 * 128 : 0.0;
         case kWordDots: return 12.0 * 32;
-        case kLoadedTileDots: return operations_of(kTileDots);
+        case kLoadedTileDots:
+        case kEightTileDots: return operations_of(kTileDots);
         case kByteTileDots: return body_usable(kTiles) ? 4.0 * 16 * 16 * 128 : 0.0;
         default: return 0.0;
     }
@@ -109,7 +117,7 @@ double operations_of(Limit limit) {
 void run_steps(Limit limit, long steps) {
     if (limit == kChains) body_usable(kAvx512) ? chains_wide(steps) : chains_narrow(steps);
     if (limit == kPairDots) pair_dots(steps);
-    if (limit == kTileDots || limit == kByteTileDots || limit == kLoadedTileDots) tile_dots(steps, limit == kByteTileDots, limit == kLoadedTileDots);
+    if (limit == kTileDots || limit == kByteTileDots || limit == kLoadedTileDots || limit == kEightTileDots) tile_dots(steps, limit);
     if (limit == kQuadDots) quad_dots(steps);
     if (limit == kWordDots) word_dots(steps);
 }

@@ -19,7 +19,7 @@ int whole_body();          // the best of those that know every operation
 bool pairs_are_slow();     // measures; the machine must have the instruction
 
 // What threads do over and over to find a limit, and how many operations a step of it is; 0.0 where no instruction does it.
-enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots, kByteTileDots, kLoadedTileDots };
+enum Limit { kRead, kChains, kPairDots, kTileDots, kQuadDots, kWordDots, kByteTileDots, kLoadedTileDots, kEightTileDots };
 double operations_of(Limit);
 void run_steps(Limit, long steps);
 void read_all(const char* from, long bytes);  // a multiple of 256
