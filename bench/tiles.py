@@ -44,8 +44,8 @@ def bench(options: argparse.Namespace) -> dict[str, Any]:
         shares = [made / peak for made, peak in zip(seen[way], seen["tiles"], strict=True)]
         slow = sum(share < HALF for share in shares) / len(shares)
         report[way] = {"share_of_peak": quantiles(shares, n=4), "below_half": slow}
-        say(f"{way:<13} quarters of turns reach {', '.join(f'{each:.2f}' for each in quantiles(shares, n=4))} of the peak; "
-            f"{slow:.0%} of turns below half of it")  # fmt: skip
+        quarters = ", ".join(f"{each:.2f}" for each in report[way]["share_of_peak"])
+        say(f"{way:<13} quarters of turns reach {quarters} of the peak, {slow:.0%} of turns less than half of it")
     return report
 
 

@@ -9,8 +9,10 @@ from baton_kernels.arrays import PATHS, U8, Array, buffer
 from baton_kernels.library import KernelError, load
 
 # Multiply-adds of fp32; of bf16 pairs; on tiles; of four bytes; of two words with an addition; of bytes on tiles; on
-# tiles that are loaded from the first-level cache before each of them.
-_KINDS = {"chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5, "byte_tiles": 6, "loaded_tiles": 7, "eight_tiles": 8}
+# tiles that are loaded from the first-level cache before each of them, with four in use and with eight.
+_KINDS = {
+    "chains": 1, "pairs": 2, "tiles": 3, "quads": 4, "words": 5, "byte_tiles": 6, "loaded_tiles": 7, "eight_tiles": 8,
+}  # fmt: skip
 
 
 def read_bytes_per_second(memory: Array) -> float:
