@@ -211,7 +211,7 @@ async def test_nothing_is_left_open_after_closing(transport, new_pair):
             await session()
         await asyncio.sleep(0.05)
         gc.collect()
-        assert (len(os.listdir("/proc/self/fd")), _mappings()) == (descriptors, mappings)
+        assert len(os.listdir("/proc/self/fd")) <= descriptors and _mappings() <= mappings  # others' may go meanwhile
     finally:
         gc.unfreeze()
 
