@@ -2,15 +2,15 @@
 
 Groups are short, because activations have outliers: each group of a row has a scale of its own. Attention's and
 feed-forward's output products have as many segments as their depth allows, so that a later split of their inputs among
-ranks changes no bit. The embedding and the head are int8 in both: they decide which token comes next, and four bits
-there cost more quality than they save time."""
+ranks changes no bit. The embedding, the head and attention's matrices are int8 in both: they are few of the weights,
+and four bits there cost more quality than they save time."""
 
 from baton_kernels import MatrixForm, most_segments
 
 RECIPE = 3  # raised whenever the rounding changes; part of the numerics class
 _INT8_GROUPS, _INT4_GROUPS = (128, 64, 32, 16), (32,)
 _SPLIT = ("o", "down")
-_EDGES = ("embed", "head")
+_FINE = ("embed", "head", "qkv", "o")
 
 
 def segments_of(name: str, k: int, group: int) -> int:
@@ -20,7 +20,7 @@ def segments_of(name: str, k: int, group: int) -> int:
 
 def target_form(target: str, name: str, k: int) -> MatrixForm:
     """A matrix whose inputs no group divides has more bits than asked for, or a scale per row."""
-    if target == "int4" and name.rpartition(".")[2] not in _EDGES and (group := _group(_INT4_GROUPS, name, k)):
+    if target == "int4" and name.rpartition(".")[2] not in _FINE and (group := _group(_INT4_GROUPS, name, k)):
         return MatrixForm("int4", group=group, segments=segments_of(name, k, group))
     if group := _group(_INT8_GROUPS, name, k):
         return MatrixForm("int8-groups", group=group, segments=segments_of(name, k, group))

@@ -31,11 +31,13 @@ class Compensation:
     spread: Floats  # [k, k], in this order: a row has the shares of those behind it
 
     @classmethod
-    def of(cls, rows: list[Floats], width: int) -> "Compensation":
+    def of(cls, rows: list[Floats], width: int, moments: Floats | None = None) -> "Compensation":
         """`rows`: what the matrices read, [some, width] each; none for an expert that no row chose. The list is empty
-        afterwards. Wide matrices take hundreds of megabytes in double precision, so each is dropped as soon as the next
-        one is made of it."""
-        moments = np.zeros((width, width), np.float32)  # the sum of the products of each two inputs
+        afterwards. `moments`: the sums of the products of each two inputs, over rows that are not kept any more. Wide
+        matrices take hundreds of megabytes in double precision, so each is dropped as soon as the next one is made of
+        it."""
+        if moments is None:
+            moments = np.zeros((width, width), np.float32)
         while rows:
             some = rows.pop(0)
             moments += some.T @ some

@@ -71,3 +71,22 @@ def test_the_system_gets_freed_rows_back_before_wide_moments_are_inverted(monkey
     for width in (WIDTH, WIDTH // 2):
         Compensation.of([rows(width)], width)
     assert calls == ["back"]
+
+
+def test_many_rows_become_moments_at_once_and_few_stay_rows() -> None:
+    """Rows of a long text would take more memory than all else; moments of an expert would take more than its rows."""
+    rng = np.random.default_rng(8)
+    windows = [rng.standard_normal((40, 64)).astype(np.float32) for _ in range(30)]
+    tracemalloc.start()
+    try:
+        inputs = LayerInputs()
+        for window in windows:
+            inputs.heard("qkv", window.copy())
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert 64 * 64 * 4 <= held < 3 * 64 * 64 * 4 < sum(each.nbytes for each in windows)
+    inputs.heard("experts_down.0", windows[0])
+    for name, heard in (("qkv", windows), ("experts_down.0", windows[:1])):
+        ours, whole = inputs.compensation(name, 64), Compensation.of(list(heard), 64)
+        assert (ours.order == whole.order).all() and (ours.spread == whole.spread).all(), "in the same order"

@@ -63,8 +63,8 @@ def test_a_quantized_folder_answers_nearly_as_the_model(
     made = Checkpoint(out)
     matrices = [each for name, each in made.tensors.items() if "_proj.weight" in name]
     forms = {each.form.scheme for each in matrices if isinstance(each, StoredMatrix)}
-    assert forms == {"int8-groups" if target == "int8" else "int4"} and len(matrices) == 14
-    assert open_weights(out, tmp_path / "cache").products == ("w8a8-g64" if target == "int8" else "w4a8")
+    assert forms == ({"int8-groups"} if target == "int8" else {"int8-groups", "int4"}) and len(matrices) == 14
+    assert open_weights(out, tmp_path / "cache").products == ("w8a8-g64" if target == "int8" else "w4a8+w8a8-g64")
     tokens = words(90)
     plain, ours = (engine(each).logits(tokens) for each in (folder, out))
     off = np.sqrt(np.square(plain - ours).mean() / np.square(plain).mean())
@@ -106,11 +106,11 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path: Path) -> None:
 
 def test_the_configuration_says_how_each_matrix_is_stored(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "model", "qwen2", **WIDE, tied=True)
-    for target, bits in (("int8", 8), ("int4", 4)):
+    for target, kinds in (("int8", {8: 7}), ("int4", {4: 3, 8: 4})):
         list(quantize(folder, tmp_path / target, target, tmp_path / "cache", windows()))
         config = json.loads((tmp_path / target / "config.json").read_text())
-        (group,) = config["quantization_config"]["config_groups"].values()
-        assert group["weights"]["num_bits"] == bits and len(group["targets"]) == 7
+        groups = config["quantization_config"]["config_groups"].values()
+        assert {group["weights"]["num_bits"]: len(group["targets"]) for group in groups} == kinds
         assert config["tie_word_embeddings"] is (target == "int8"), "a turned head is no embedding"
         assert (tmp_path / target / "tokenizer.json").read_bytes() == (folder / "tokenizer.json").read_bytes()
 
@@ -141,7 +141,7 @@ def test_four_bits_are_made_once_and_kept(tmp_path: Path) -> None:
     made = in_four_bits(folder, cache)
     times = {file.name: file.stat().st_mtime_ns for file in made.iterdir()}
     loaded = load_model(folder, cache, product_path="auto", page_tokens=32, quantize="int4")
-    assert loaded.weights.products == "w4a8" and loaded.weights.dtype.startswith("int8.")
+    assert loaded.weights.products == "w4a8+w8a8-g64" and loaded.weights.dtype.startswith("int8.")
     assert {file.name: file.stat().st_mtime_ns for file in made.iterdir()} == times
     assert in_four_bits(made, cache) == made, "a model that is quantized already stays as it is"
     embedding = Checkpoint(made).tensors["model.embed_tokens.weight"]

@@ -69,5 +69,5 @@ def test_a_worker_rounds_them_and_says_so(
     monkeypatch.setattr("engine.quantization.cached.own_text", lambda weights, windows, tokens: text)
     caplog.set_level(logging.INFO)
     made = in_four_bits(fp8, cache)
-    assert made != fp8 and open_weights(made, cache).products == "w4a8"
+    assert made != fp8 and open_weights(made, cache).products == "w4a8+w8a8-g32"
     assert "the weights are fp8, and are widened before they are rounded" in caplog.text
