@@ -30,8 +30,8 @@ class Bound(Enum):
 class MachineLimits:
     read: float  # bytes per second
     peak: float  # operations per second
-    # The same of tiles that are loaded from the first-level cache, with four of the eight in use, as in products, and
-    # with all of them; 0: the path has no tiles.
+    # Operations per second of tiles that are loaded from the first-level cache, with four of the eight in use, as in
+    # products, and with all of them; 0: the path has no tiles.
     loaded: float = 0.0
     eight: float = 0.0
 

@@ -25,20 +25,20 @@ class NoTiles(Exception):
 
 def main() -> None:
     parser = parser_of("tiles", __doc__)
-    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--turns", type=int, default=200, help="two or more")
     parser.add_argument("--threads", type=int, default=2)
     run(parser, bench, NoTiles)
 
 
 def bench(options: argparse.Namespace) -> dict[str, Any]:
     baton_kernels.set_threads(options.threads)
+    if not limits.operations_per_second(WAYS[0], STEPS):
+        raise NoTiles(f"{processor()} has no matrix tiles")
     seen: dict[str, list[float]] = {way: [] for way in WAYS}
-    for _ in range(options.turns):
+    for _ in range(max(2, options.turns)):
         for way in WAYS:
             seen[way].append(limits.operations_per_second(way, STEPS))
         sleep(APART)
-    if not all(seen["tiles"]):
-        raise NoTiles(f"{processor()} has no matrix tiles")
     report: dict[str, Any] = {"processor": processor(), "threads": options.threads, "turns": options.turns}
     for way in WAYS[1:]:
         shares = [made / peak for made, peak in zip(seen[way], seen["tiles"], strict=True)]

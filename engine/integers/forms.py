@@ -9,6 +9,9 @@ from baton_kernels import MatrixForm, most_segments
 
 RECIPE = 3  # raised whenever the rounding changes; part of the numerics class
 _INT8_GROUPS, _INT4_GROUPS = (128, 64, 32, 16), (32,)
+_HANDED_ON = (
+    64  # columns that the product with the gate packs at a time for the one behind it, whose groups are no longer
+)
 _SPLIT = ("o", "down")
 _FINE = ("embed", "head", "qkv", "o")
 
@@ -31,4 +34,5 @@ def _group(groups: tuple[int, ...], name: str, k: int) -> int:
     """The longest group, of two or more, that divides the inputs, padded to whole vectors, and each of as many segments
     as there can be; 0: none does."""
     padded, most = -(-k // 64) * 64, segments_of(name, k, 0)
-    return next((g for g in groups if k > g and k % g == 0 and padded // most % g == 0), 0)
+    longest = _HANDED_ON if name.endswith("down") else groups[0]
+    return next((g for g in groups if longest >= g < k and k % g == 0 and padded // most % g == 0), 0)

@@ -99,7 +99,7 @@ class _Work:
     def quantize(self, layer: int) -> LayerChange:
         follows = self._target == "int4"
         numbers = self._model.layer(layer) if follows else {}
-        inputs = self._inputs(layer, numbers) if follows else LayerInputs()
+        inputs = self._inputs(layer, numbers) if follows else LayerInputs(())
         tensors, change = Parts(), LayerChange(layer, "", -1.0)
         for each in layer_tensors(self._model.config, layer):
             place = f"model.layers.{layer}.{each.module}"
@@ -156,7 +156,8 @@ class _Work:
         return target_form(self._target, tensor.fused, tensor.columns)
 
     def _inputs(self, layer: int, numbers: dict[str, Floats]) -> LayerInputs:
-        inputs = LayerInputs()
+        every = layer_tensors(self._model.config, layer)
+        inputs = LayerInputs({each.inputs for each in every if each.rounded and self._form(each).scheme == "int4"})
         for window in self._hidden_before(layer):
             self._layers.run(layer, numbers, window, inputs.heard)
         return inputs

@@ -3,6 +3,8 @@
 Rows are kept until their moments take less memory than they: an expert reads few of them, other matrices one for each
 token."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from engine.quantization.compensated import Compensation
@@ -10,12 +12,16 @@ from engine.quantization.plain_layer import Floats
 
 
 class LayerInputs:
-    def __init__(self) -> None:
+    def __init__(self, wanted: Collection[str]) -> None:
+        """`wanted`: names of the inputs whose errors are made up for."""
+        self._wanted = wanted
         self._rows: dict[str, list[Floats]] = {}
         self._moments: dict[str, Floats] = {}
         self._latest: tuple[str, Compensation] | None = None
 
     def heard(self, name: str, rows: Floats) -> None:
+        if name not in self._wanted:
+            return
         kept = self._rows.setdefault(name, [])
         kept.append(rows)
         width = rows.shape[1]

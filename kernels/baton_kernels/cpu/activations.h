@@ -32,7 +32,7 @@ INLINE BlockScale block_scale(const ProductCall& call, const float* row, long fi
     return {m / 127.0f, 127.0f / m};
 }
 
-// The same of a block of all rows of a tile: side by side, where enough rows have only numbers in it.
+// Scales of one block of all rows of a tile. Where more than three rows have nothing but numbers in it, lanes find them side by side.
 struct BlockScales {
     alignas(64) float scale[16], inverse[16];
 

@@ -6,8 +6,8 @@
 //
 // Four of the eight tiles are used, and each is dropped as soon as it has been read. A core keeps tiles in few registers,
 // which its two hardware threads share: a tile that holds something takes one, and each load or product in flight another.
-// With eight tiles in use, a core whose other thread has tiles too computes one instruction after the other, at a quarter
-// of its speed.
+// With eight tiles in use, a core whose other thread has tiles too computes one instruction after the other, at less than
+// half of its speed (bench/tiles.py).
 #pragma once
 
 namespace baton::BODY {

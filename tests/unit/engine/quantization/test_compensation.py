@@ -41,12 +41,17 @@ def test_the_library_gets_panels_only_because_it_copies_what_it_gets(monkeypatch
     assert len(sizes) == 3 * WIDTH // panel and max(sizes) == panel
 
 
-def test_no_more_than_one_and_a_half_matrices_in_double_precision_are_held() -> None:
-    given = rows()
+@pytest.mark.parametrize("heard", [False, True])
+def test_no_more_than_one_and_a_half_matrices_in_double_precision_are_held(heard: bool) -> None:
+    given, inputs = rows(), LayerInputs(("down",))
     Compensation.of([given], WIDTH)
     tracemalloc.start()
     try:
-        Compensation.of([given], WIDTH)
+        if heard:
+            inputs.heard("down", given)
+            inputs.compensation("down", WIDTH)
+        else:
+            Compensation.of([given], WIDTH)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -54,13 +59,14 @@ def test_no_more_than_one_and_a_half_matrices_in_double_precision_are_held() -> 
 
 
 def test_matrices_with_the_same_inputs_share_what_is_made_of_them() -> None:
-    inputs, rng = LayerInputs(), np.random.default_rng(7)
-    for name in ("qkv", "o"):
+    inputs, rng = LayerInputs(("qkv", "o", "experts_down.3")), np.random.default_rng(7)
+    for name in ("qkv", "o", "down"):
         inputs.heard(name, rng.standard_normal((80, 64)).astype(np.float32))
     first = inputs.compensation("qkv", 64)
     assert inputs.compensation("qkv", 64) is first is not inputs.compensation("o", 64)
-    unseen = inputs.compensation("experts_down.3", 64)
-    assert not unseen.importance.any() and (np.diag(unseen.spread) > 0).all()
+    for name in ("experts_down.3", "down"):  # the one was never heard, the other never wanted
+        unseen = inputs.compensation(name, 64)
+        assert not unseen.importance.any() and (np.diag(unseen.spread) > 0).all()
 
 
 def test_the_system_gets_freed_rows_back_before_wide_moments_are_inverted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +85,7 @@ def test_many_rows_become_moments_at_once_and_few_stay_rows() -> None:
     windows = [rng.standard_normal((40, 64)).astype(np.float32) for _ in range(30)]
     tracemalloc.start()
     try:
-        inputs = LayerInputs()
+        inputs = LayerInputs(("qkv", "experts_down.0"))
         for window in windows:
             inputs.heard("qkv", window.copy())
         held = tracemalloc.get_traced_memory()[0]

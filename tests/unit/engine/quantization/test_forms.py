@@ -12,6 +12,8 @@ PLACES = [  # matrix, its inputs, and the group and segments of eight bits
     ("o", 4096, 128, 8),
     ("o", 896, 64, 2),  # 896 / 2 is no multiple of 128
     ("down", 4864, 64, 4),
+    ("down", 4096, 64, 8),  # what the gate hands on, it packs 64 columns at a time
+    ("experts_down", 4096, 64, 1),
     ("down", 1536, 64, 8),
     ("qkv", 128, 64, 1),  # one group for all inputs would be a scale per output
     ("qkv", 64, 32, 1),
